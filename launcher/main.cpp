@@ -1,0 +1,48 @@
+// The `ananke` command: finds the verb, runs it, turns errors into one line and an exit code.
+#include <cstdio>
+#include <exception>
+
+#include "launcher/command.h"
+#include "runtime/base/error.h"
+
+namespace ananke {
+namespace {
+
+void print_help() {
+  std::printf("usage: ananke <command> [options]\n\nPre-trains Mixture-of-Experts transformers.\n\ncommands:\n");
+  for (const Command& command : all_commands()) {
+    if (!command.hidden) std::printf("  %-20s %s\n", command.name, command.summary);
+  }
+  std::printf("\n`ananke <command> --help` describes one command.\n");
+}
+
+// Verbs may be two words ("data import"): the longest that fits wins.
+int dispatch(const std::vector<std::string>& words) {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    print_help();
+    return words.empty() ? static_cast<int>(ErrorKind::usage) : 0;
+  }
+  for (std::size_t length : {2, 1}) {
+    if (words.size() < length) continue;
+    const std::string verb = length == 2 ? words[0] + " " + words[1] : words[0];
+    for (const Command& command : all_commands()) {
+      if (verb == command.name) return command.run({words.begin() + static_cast<std::ptrdiff_t>(length), words.end()});
+    }
+  }
+  fail(ErrorKind::usage, "there is no command '{}'; `ananke --help` lists them", words[0]);
+}
+
+}  // namespace
+}  // namespace ananke
+
+int main(int argc, char** argv) {
+  try {
+    return ananke::dispatch({argv + 1, argv + argc});
+  } catch (const ananke::Error& error) {
+    std::fprintf(stderr, "ananke: %s\n", error.what());
+    return static_cast<int>(error.kind());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ananke: unexpected %s\n", error.what());
+    return static_cast<int>(ananke::ErrorKind::internal);
+  }
+}
