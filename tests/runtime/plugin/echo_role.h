@@ -1,0 +1,23 @@
+// A role of the tests' own, so that the boundary is tested without any product role.
+#pragma once
+
+#include <string>
+
+#include "runtime/plugin/role_name.h"
+
+namespace ananke {
+
+struct RoleContext {
+  int rank = 0;
+};
+
+class EchoRole {
+ public:
+  virtual ~EchoRole() = default;
+  virtual std::string say() const = 0;
+};
+
+template <>
+inline constexpr const char* role_name<EchoRole> = "observer";
+
+}  // namespace ananke
