@@ -1,0 +1,32 @@
+// What a backend owns of one device: memory, streams, events and copies. Operators and communicators are apart
+// (operators/operator_set.h, comm/communicator.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/device/arena.h"
+#include "runtime/device/stream.h"
+#include "runtime/tensor/tensor.h"
+
+namespace ananke {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string description() const = 0;  // "host, 2 threads, OpenBLAS 0.3.21 (SkylakeX)"
+  virtual Arena& memory() = 0;                  // where operators compute
+  virtual Arena& host_memory() = 0;             // readable by the host, fast to copy (pinned); may be the same arena
+  virtual Stream& stream(Resource resource) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  // Stream-ordered; memory of either arena on both sides; ranges do not overlap.
+  virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;
+  virtual void zero(Stream& stream, void* to, std::size_t bytes) = 0;
+  // The only way for the host to see a device value: waits for the compute stream, then copies. Counted.
+  virtual void read(const TensorView& from, void* to) = 0;
+  virtual std::uint64_t reads() const = 0;  // since start
+};
+
+}  // namespace ananke
