@@ -1,0 +1,27 @@
+#pragma once
+
+#include "runtime/operators/operator.h"
+
+namespace ananke {
+
+// Bandwidth-bound odds and ends of a step.
+class Elementwise {
+ public:
+  virtual ~Elementwise() = default;
+  // y = a + b; y may be a or b.
+  virtual void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) = 0;
+  // sum[0] += sum of x^2, accumulated in f64 (so it is finite exactly when every x is). f32 x, f64 [1] sum.
+  virtual void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) = 0;
+  // The step's decision, on the device: norm = sqrt(square_sum[0]); finite[0] = norm and loss[0] are finite;
+  // scale[0] = clip_norm > 0 and norm > clip_norm ? clip_norm / (norm + 1e-6) : 1  (as torch's clip_grad_norm_).
+  struct Clip {
+    TensorView square_sum;  // f64 [1]
+    TensorView loss;        // f64 [1]
+    double clip_norm;
+    TensorView scale;       // f32 [1]
+    TensorView finite;      // i32 [1]
+  };
+  virtual void clip(Stream& stream, const Clip& a) = 0;
+};
+
+}  // namespace ananke

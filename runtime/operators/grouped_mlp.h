@@ -1,0 +1,47 @@
+#pragma once
+
+#include "runtime/operators/operator.h"
+
+namespace ananke {
+
+// G matrices of one shape, `stride` elements from one to the next (experts lie in a gathered unit like that).
+struct MatrixStack {
+  TensorView first;         // [rows, columns] of group 0
+  std::int64_t stride = 0;  // elements; not used when G is 1
+};
+
+// SwiGLU MLP (Shazeer 2020) over rows grouped by weights: for row r of group g
+//   y[r] = down_g (silu(gate_g x[r]) * (up_g x[r])),  silu(z) = z / (1 + exp(-z))
+// A dense layer is the case G = 1. The number of rows in use, offsets[G] <= R, is known on the device only.
+class GroupedMlp {
+ public:
+  struct Sizes {
+    std::int64_t rows, hidden, width, groups;  // rows: the capacity R
+  };
+  struct Weights {
+    MatrixStack gate, up;  // [F, H]
+    MatrixStack down;      // [H, F]
+  };
+  struct Forward {
+    TensorView x;        // [R, H]
+    TensorView offsets;  // i32 [G + 1], ascending from 0
+    Weights weights;
+    TensorView y;        // [R, H]; rows from offsets[G] on are not touched
+    Region saved, workspace;
+  };
+  struct Backward {
+    TensorView x, offsets;
+    Weights weights;
+    TensorView dy;     // [R, H]
+    TensorView dx;     // [R, H]
+    Weights gradient;  // added to; groups without rows are not touched
+    Region saved, workspace;
+  };
+  virtual ~GroupedMlp() = default;
+  virtual std::size_t saved(const Sizes& s) const = 0;
+  virtual std::size_t workspace(const Sizes& s) const = 0;
+  virtual void forward(Stream& stream, const Forward& a) = 0;
+  virtual void backward(Stream& stream, const Backward& a) = 0;
+};
+
+}  // namespace ananke

@@ -1,0 +1,73 @@
+// Role "parameters": owns every parameter's master copy and gradient, and brings them where they are computed with.
+// There is no other path: one rank is a shard axis of size 1.
+//
+//   plan ─ start ─ load weights through fragments() ─┐
+//   ┌────────────────────────────────────────────────┘
+//   └─ per step: begin(schedule) ─ per item: acquire(item, unit) ... release(item, unit)
+//                                             └ reduce(item, unit) when the item made a gradient of the unit
+//                ─ finish() ─ the optimizer updates fragments() ─ updated() ─ next step
+//
+// All calls come from the one host thread that issues collectives; none waits for the device. Views returned are valid
+// on the compute stream from the call until release() of the same item and unit.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/placement.h"
+#include "runtime/engine/schedule.h"
+#include "runtime/roles/backend.h"
+
+namespace ananke {
+
+// Everything a role may use from its start on. All outlive the role.
+struct StartContext {
+  Backend& backend;
+  const ParameterTable& table;
+  const Placement& placement;
+  Communicator& shard;      // ranks that hold the parts of one copy
+  Communicator& replicate;  // ranks that hold the same part
+};
+
+// Flat arrays of one unit; UnitPlacement gives every parameter's offset.
+struct UnitViews {
+  TensorView weights;   // f32 [padded]; empty when the use does not need them
+  TensorView gradient;  // f32 [padded]; empty in a forward-only item
+};
+
+// One owned piece of one parameter, and where it lives.
+struct OwnedFragment {
+  Fragment where;
+  TensorView weight;    // f32 [count], master copy
+  TensorView gradient;  // f32 [count], complete after finish()
+};
+
+class Parameters {
+ public:
+  static constexpr const char* role = "parameters";
+  virtual ~Parameters() = default;
+  // Pure: no device, no peers.
+  virtual std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const = 0;
+  // Allocates. Master copies hold zeros.
+  virtual void start(const StartContext& context) = 0;
+  // What this rank owns, in the placement's order. Every replica holds equal values.
+  virtual std::span<const OwnedFragment> fragments() = 0;
+
+  // A list of items begins; gathers may start at once. Gradients at the owner are zeroed when it has any gradient item.
+  virtual void begin(const Schedule& schedule) = 0;
+  virtual UnitViews acquire(int item, int unit) = 0;
+  virtual void release(int item, int unit) = 0;
+  // The item's gradient of the unit is in its view. Adds it into the owner's fragment, f32; at the unit's last gradient
+  // also sums over replicas (the same bits on each).
+  virtual void reduce(int item, int unit) = 0;
+  // The list is done: orders the compute stream after every reduction.
+  virtual void finish() = 0;
+  // Master copies have changed: gathered copies are stale.
+  virtual void updated() = 0;
+  // Bytes this rank received since start.
+  virtual std::uint64_t gather_bytes() const = 0;
+  virtual std::uint64_t reduce_bytes() const = 0;
+};
+
+}  // namespace ananke
