@@ -12,6 +12,8 @@ class Elementwise {
   virtual void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) = 0;
   // sum[0] += sum of x^2, accumulated in f64 (so it is finite exactly when every x is). f32 x, f64 [1] sum.
   virtual void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) = 0;
+  // y[0] = 1 / x[0], or 0 when x[0] is 0. f64 [1] x, f32 [1] y: the loss scale from a token count.
+  virtual void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) = 0;
   // The step's decision, on the device: norm = sqrt(square_sum[0]); finite[0] = norm and loss[0] are finite;
   // scale[0] = clip_norm > 0 and norm > clip_norm ? clip_norm / (norm + 1e-6) : 1  (as torch's clip_grad_norm_).
   struct Clip {
