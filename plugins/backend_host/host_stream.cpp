@@ -1,0 +1,135 @@
+#include "plugins/backend_host/host_stream.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace ananke {
+namespace {
+
+template <class To, class From>
+To& own(From& from, const char* what) {
+  auto* to = dynamic_cast<To*>(&from);
+  ANANKE_CHECK(to, "{} of another backend was given to a stream or operator of the host backend", what);
+  return *to;
+}
+
+}  // namespace
+
+std::exception_ptr HostStream::Progress::wait_for(std::uint64_t piece) {
+  std::unique_lock lock(mutex);
+  advanced.wait(lock, [&] { return done >= piece; });
+  return failed_at != 0 && failed_at <= piece ? error : nullptr;
+}
+
+HostStream::HostStream(std::string name) : name_(std::move(name)) {}
+
+HostStream::~HostStream() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  arrived_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+HostStream& HostStream::of(Stream& stream) { return own<HostStream>(stream, "a stream"); }
+
+void HostStream::enqueue(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+    ++issued_;
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  }
+  arrived_.notify_one();
+}
+
+void HostStream::record(Event& event) {
+  auto& mine = own<HostEvent>(event, "an event");
+  std::uint64_t piece;
+  {
+    std::lock_guard lock(mutex_);
+    piece = issued_;
+  }
+  std::lock_guard lock(mine.mutex_);
+  mine.point_ = {progress_, piece};
+}
+
+void HostStream::wait(const Event& event) {
+  HostEvent::Point point = own<const HostEvent>(event, "an event").point();
+  if (!point.progress || point.progress == progress_) return;
+  {
+    std::lock_guard lock(point.progress->mutex);
+    if (point.progress->done >= point.piece && !point.progress->error) return;
+  }
+  enqueue([point = std::move(point)] {
+    if (auto error = point.progress->wait_for(point.piece)) std::rethrow_exception(error);
+  });
+}
+
+void HostStream::synchronize() {
+  std::uint64_t piece;
+  {
+    std::lock_guard lock(mutex_);
+    piece = issued_;
+  }
+  if (auto error = progress_->wait_for(piece)) std::rethrow_exception(error);
+}
+
+void HostStream::run() {
+  pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
+  bool failed = false;
+  for (std::uint64_t piece = 1;; ++piece) {
+    std::function<void()> work;
+    {
+      std::unique_lock lock(mutex_);
+      arrived_.wait(lock, [&] { return closing_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      work = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    std::exception_ptr error;
+    try {
+      if (!failed) work();
+    } catch (...) {
+      error = std::current_exception();
+      failed = true;
+    }
+    work = nullptr;  // what it holds is freed before anybody is told that it is done
+    finish(piece, std::move(error));
+  }
+}
+
+void HostStream::finish(std::uint64_t piece, std::exception_ptr error) {
+  {
+    std::lock_guard lock(progress_->mutex);
+    progress_->done = piece;
+    if (error) {
+      progress_->failed_at = piece;
+      progress_->error = std::move(error);
+    }
+  }
+  progress_->advanced.notify_all();
+}
+
+HostEvent::Point HostEvent::point() const {
+  std::lock_guard lock(mutex_);
+  return point_;
+}
+
+bool HostEvent::reached() const {
+  const Point at = point();
+  if (!at.progress) return true;
+  std::lock_guard lock(at.progress->mutex);
+  return at.progress->done >= at.piece;
+}
+
+void HostEvent::synchronize() const {
+  const Point at = point();
+  if (at.progress) at.progress->wait_for(at.piece);
+}
+
+}  // namespace ananke

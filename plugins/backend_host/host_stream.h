@@ -1,0 +1,80 @@
+// Streams of the host backend: one worker thread per stream, started by the first piece of work.
+//
+// Work runs in order. When a piece throws, the first exception is kept, what follows on the stream is skipped, events
+// are still reached (nobody hangs), and a stream that waits for a point behind the failure fails with the same
+// exception: nothing computes on values that never came. synchronize() of each failed stream throws it, every time.
+// One host thread puts work on a stream; events may be looked at by any.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "runtime/device/stream.h"
+
+namespace ananke {
+
+class HostStream final : public Stream {
+ public:
+  explicit HostStream(std::string name);  // at most 15 characters are shown by ps and debuggers
+  ~HostStream() override;                 // runs what was put on it, then joins
+  HostStream(const HostStream&) = delete;
+  HostStream& operator=(const HostStream&) = delete;
+
+  void enqueue(std::function<void()> work);
+  void record(Event& event) override;
+  void wait(const Event& event) override;
+  void synchronize() override;
+
+  // The stream of this backend that `stream` is; Error(internal) when it belongs to another backend.
+  static HostStream& of(Stream& stream);
+
+ private:
+  friend class HostEvent;
+  // How far a stream has come. Outlives the stream where events hold it.
+  struct Progress {
+    mutable std::mutex mutex;
+    std::condition_variable advanced;
+    std::uint64_t done = 0;       // pieces finished or skipped
+    std::uint64_t failed_at = 0;  // the piece that threw, from 1; 0: none
+    std::exception_ptr error;
+    // Blocks until `piece` is done; its stream's error if that came at or before it.
+    std::exception_ptr wait_for(std::uint64_t piece);
+  };
+
+  void run();
+  void finish(std::uint64_t piece, std::exception_ptr error);
+
+  const std::string name_;
+  const std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<std::function<void()>> queue_;
+  std::uint64_t issued_ = 0;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+class HostEvent final : public Event {
+ public:
+  bool reached() const override;
+  void synchronize() const override;
+
+ private:
+  friend class HostStream;
+  struct Point {
+    std::shared_ptr<HostStream::Progress> progress;  // null: never recorded
+    std::uint64_t piece = 0;
+  };
+  Point point() const;
+  mutable std::mutex mutex_;
+  Point point_;
+};
+
+}  // namespace ananke
