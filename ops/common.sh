@@ -22,7 +22,7 @@ as_root() {
   elif command -v sudo > /dev/null; then
     sudo -- "$@"
   else
-    die "'$*' needs root, and there is no sudo here: run this script as root once"
+    die "installing packages needs root, and there is no sudo here: run ops/setup as root once"
   fi
 }
 
