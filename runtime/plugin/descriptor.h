@@ -66,7 +66,8 @@ std::unique_ptr<Role> construct_role(const RoleContext& context, std::string_vie
   } else {
     auto config = std::make_unique<std::tuple_element_t<0, std::tuple<Config...>>>();
     if (config->GetDescriptor()->full_name() != message_name) {
-      fail(ErrorKind::plugin, "its source names the config message {}, its build {}; make MESSAGE of ananke_plugin() equal",
+      fail(ErrorKind::plugin,
+           "its source names the config message {}, its build {}; make MESSAGE of ananke_plugin() equal",
            config->GetDescriptor()->full_name(), message_name);
     }
     if (!config->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
@@ -102,25 +103,25 @@ int create_role(const char* message_name, const void* context, const void* confi
 }  // namespace ananke
 
 // ANANKE_PLUGIN(Role, Class[, ConfigMessage])
-#define ANANKE_PLUGIN(Role, ...)                                                                                    \
-  static_assert(std::string_view(::ananke::role_name<Role>) == ANANKE_PLUGIN_ROLE,                                  \
-                "ANANKE_PLUGIN's role differs from ROLE of ananke_plugin()");                                       \
-  extern "C" __attribute__((visibility("default"))) const ::ananke::PluginDescriptorV1* ananke_plugin_v1() {        \
-    static constexpr ::ananke::PluginDescriptorV1 descriptor = {                                                    \
-        .struct_size = sizeof(::ananke::PluginDescriptorV1),                                                        \
-        .role = ANANKE_PLUGIN_ROLE,                                                                                 \
-        .name = ANANKE_PLUGIN_NAME,                                                                                 \
-        .version = ANANKE_PLUGIN_VERSION,                                                                           \
-        .fingerprint = ANANKE_FINGERPRINT,                                                                          \
-        .config_message = ANANKE_PLUGIN_MESSAGE,                                                                    \
-        .description = ANANKE_PLUGIN_DESCRIPTION,                                                                   \
-        .create =                                                                                                   \
-            [](const void* context, const void* config, std::size_t config_bytes, void** object, char* message,     \
-               std::size_t message_bytes) {                                                                         \
-              return ::ananke::detail::create_role<Role, __VA_ARGS__>(ANANKE_PLUGIN_MESSAGE, context, config,       \
+#define ANANKE_PLUGIN(Role, ...)                                                                                     \
+  static_assert(std::string_view(::ananke::role_name<Role>) == ANANKE_PLUGIN_ROLE,                                   \
+                "ANANKE_PLUGIN's role differs from ROLE of ananke_plugin()");                                        \
+  extern "C" __attribute__((visibility("default"))) const ::ananke::PluginDescriptorV1* ananke_plugin_v1() {         \
+    static constexpr ::ananke::PluginDescriptorV1 descriptor = {                                                     \
+        .struct_size = sizeof(::ananke::PluginDescriptorV1),                                                         \
+        .role = ANANKE_PLUGIN_ROLE,                                                                                  \
+        .name = ANANKE_PLUGIN_NAME,                                                                                  \
+        .version = ANANKE_PLUGIN_VERSION,                                                                            \
+        .fingerprint = ANANKE_FINGERPRINT,                                                                           \
+        .config_message = ANANKE_PLUGIN_MESSAGE,                                                                     \
+        .description = ANANKE_PLUGIN_DESCRIPTION,                                                                    \
+        .create =                                                                                                    \
+            [](const void* context, const void* config, std::size_t config_bytes, void** object, char* message,      \
+               std::size_t message_bytes) {                                                                          \
+              return ::ananke::detail::create_role<Role, __VA_ARGS__>(ANANKE_PLUGIN_MESSAGE, context, config,        \
                                                                       config_bytes, object, message, message_bytes); \
-            },                                                                                                      \
-    };                                                                                                              \
-    return &descriptor;                                                                                             \
-  }                                                                                                                 \
+            },                                                                                                       \
+    };                                                                                                               \
+    return &descriptor;                                                                                              \
+  }                                                                                                                  \
   static_assert(true)

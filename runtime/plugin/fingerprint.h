@@ -30,6 +30,6 @@
 #define ANANKE_SANITIZERS "off"
 #endif
 
-#define ANANKE_FINGERPRINT                                                              \
-  "ananke " ANANKE_VERSION ", " ANANKE_COMPILER ", " ANANKE_CXX_ABI ", protobuf "       \
-  ANANKE_STRING(GOOGLE_PROTOBUF_VERSION) ", sanitizers " ANANKE_SANITIZERS
+#define ANANKE_FINGERPRINT                                          \
+  "ananke " ANANKE_VERSION ", " ANANKE_COMPILER ", " ANANKE_CXX_ABI \
+  ", protobuf " ANANKE_STRING(GOOGLE_PROTOBUF_VERSION) ", sanitizers " ANANKE_SANITIZERS

@@ -4,10 +4,8 @@
 #include "runtime/plugin/fingerprint.h"
 
 // One length-delimited protobuf field: tag byte, length, content. Field numbers are those of PluginNote.
-#define NOTE_TEXT(number, text) \
-  ".byte (" #number " << 3) | 2\n .uleb128 12f - 11f\n 11: .ascii \"" text "\"\n 12:\n"
-#define NOTE_FILE(number, path) \
-  ".byte (" #number " << 3) | 2\n .uleb128 12f - 11f\n 11: .incbin \"" path "\"\n 12:\n"
+#define NOTE_TEXT(number, text) ".byte (" #number " << 3) | 2\n .uleb128 12f - 11f\n 11: .ascii \"" text "\"\n 12:\n"
+#define NOTE_FILE(number, path) ".byte (" #number " << 3) | 2\n .uleb128 12f - 11f\n 11: .incbin \"" path "\"\n 12:\n"
 
 asm(".pushsection .note.ananke, \"a\", @note\n"
     ".balign 4\n"
@@ -16,15 +14,10 @@ asm(".pushsection .note.ananke, \"a\", @note\n"
     ".long 1\n"        // type: layout 1
     "1: .asciz \"ananke\"\n"
     "2: .balign 4\n"
-    "3:\n"
-    NOTE_TEXT(1, ANANKE_PLUGIN_ROLE)
-    NOTE_TEXT(2, ANANKE_PLUGIN_NAME)
-    NOTE_TEXT(3, ANANKE_PLUGIN_VERSION)
-    NOTE_TEXT(4, ANANKE_PLUGIN_DESCRIPTION)
-    NOTE_TEXT(5, ANANKE_FINGERPRINT)
-    NOTE_TEXT(6, ANANKE_PLUGIN_MESSAGE)
+    "3:\n" NOTE_TEXT(1, ANANKE_PLUGIN_ROLE) NOTE_TEXT(2, ANANKE_PLUGIN_NAME) NOTE_TEXT(3, ANANKE_PLUGIN_VERSION)
+        NOTE_TEXT(4, ANANKE_PLUGIN_DESCRIPTION) NOTE_TEXT(5, ANANKE_FINGERPRINT) NOTE_TEXT(6, ANANKE_PLUGIN_MESSAGE)
 #if defined(ANANKE_PLUGIN_FILES)
-    NOTE_FILE(7, ANANKE_PLUGIN_FILES)
+            NOTE_FILE(7, ANANKE_PLUGIN_FILES)
 #endif
-    "4: .balign 4\n"
-    ".popsection\n");
+                "4: .balign 4\n"
+                ".popsection\n");

@@ -34,7 +34,7 @@ inline constexpr const char* role_name<Check> = "check";
 template <>
 inline constexpr const char* role_name<Observer> = "observer";
 
-inline constexpr const char* all_role_names[] = {"backend", "kernels", "parameters", "experts", "activations",
-                                                 "optimizer", "batches", "check",    "observer"};
+inline constexpr const char* all_role_names[] = {"backend",   "kernels", "parameters", "experts", "activations",
+                                                 "optimizer", "batches", "check",      "observer"};
 
 }  // namespace ananke

@@ -17,7 +17,14 @@ class EchoRole {
   virtual std::string say() const = 0;
 };
 
+class SilentRole {
+ public:
+  virtual ~SilentRole() = default;
+};
+
 template <>
 inline constexpr const char* role_name<EchoRole> = "observer";
+template <>
+inline constexpr const char* role_name<SilentRole> = "optimizer";
 
 }  // namespace ananke

@@ -1,0 +1,89 @@
+#include "runtime/plugin/note.h"
+
+#include <elf.h>
+#include <google/protobuf/stubs/logging.h>
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "ananke/plugin.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/plugin/elf_file.h"
+#include "runtime/plugin/fingerprint.h"
+
+namespace ananke {
+namespace {
+
+constexpr std::string_view note_owner("ananke\0", 7);
+constexpr std::uint32_t note_layout = 1;
+
+std::uint64_t padded(std::uint64_t bytes) { return (bytes + 3) & ~std::uint64_t{3}; }
+
+// The descriptor bytes of the note of our owner; the section may hold several notes (ELF, "Note Section").
+std::string_view find_descriptor(std::string_view section, const std::string& file) {
+  while (section.size() >= sizeof(Elf64_Nhdr)) {
+    Elf64_Nhdr header;
+    std::memcpy(&header, section.data(), sizeof(header));
+    section.remove_prefix(sizeof(header));
+    const std::uint64_t name_bytes = padded(header.n_namesz);
+    if (name_bytes > section.size() || header.n_descsz > section.size() - name_bytes) {
+      fail(ErrorKind::plugin, "{} is damaged: its plugin note claims {} bytes, its section has {} left", file,
+           name_bytes + header.n_descsz, section.size());
+    }
+    if (section.substr(0, header.n_namesz) == note_owner) {
+      if (header.n_type != note_layout) {
+        fail(ErrorKind::plugin, "{} has a plugin note of layout {}, this program reads layout {}; rebuild the plugin",
+             file, header.n_type, note_layout);
+      }
+      return section.substr(name_bytes, header.n_descsz);
+    }
+    section.remove_prefix(std::min<std::uint64_t>(section.size(), name_bytes + padded(header.n_descsz)));
+  }
+  fail(ErrorKind::plugin, "{} is damaged: its section .note.ananke holds no note of ananke", file);
+}
+
+}  // namespace
+
+PluginNote read_note(const std::filesystem::path& file) {
+  const std::optional<std::string> section = read_library_section(file, ".note.ananke");
+  if (!section) {
+    fail(ErrorKind::plugin,
+         "{} is a shared library but no plugin: it has no section .note.ananke; build it with "
+         "ananke_plugin()",
+         file.string());
+  }
+  const std::string_view descriptor = find_descriptor(*section, file.string());
+  const google::protobuf::LogSilencer quiet;  // a damaged note is our message's subject, not the console's
+  PluginNote note;
+  if (!note.ParseFromArray(descriptor.data(), static_cast<int>(descriptor.size()))) {
+    fail(ErrorKind::plugin, "{} is damaged: the {} bytes of its plugin note are not a PluginNote", file.string(),
+         descriptor.size());
+  }
+  if (note.name().empty() || note.role().empty() || note.fingerprint().empty()) {
+    fail(ErrorKind::plugin, "{} has an incomplete plugin note: name '{}', role '{}', fingerprint '{}'", file.string(),
+         note.name(), note.role(), note.fingerprint());
+  }
+  return note;
+}
+
+const char* runtime_fingerprint() noexcept { return ANANKE_FINGERPRINT; }
+
+void check_fingerprint(const PluginNote& note, const std::filesystem::path& file) {
+  if (note.fingerprint() == runtime_fingerprint()) return;
+  fail(ErrorKind::plugin,
+       "{} was built by [{}], this program by [{}]; rebuild the plugin with this ananke and compiler", file.string(),
+       note.fingerprint(), runtime_fingerprint());
+}
+
+std::vector<std::string> own_files(const PluginNote& note) {
+  std::vector<std::string> names;
+  for (const auto& file : note.files().file()) {
+    if (!file.name().starts_with("google/protobuf/") && !file.name().starts_with("ananke/"))
+      names.push_back(file.name());
+  }
+  return names;
+}
+
+}  // namespace ananke
