@@ -4,12 +4,9 @@
 #include <string>
 
 #include "runtime/plugin/role_name.h"
+#include "runtime/roles/context.h"
 
 namespace ananke {
-
-struct RoleContext {
-  int rank = 0;
-};
 
 class EchoRole {
  public:

@@ -4,7 +4,9 @@
 
 #include <thread>
 
+#include "ananke/job.pb.h"
 #include "ananke/options.pb.h"
+#include "ananke/site.pb.h"
 #include "google/protobuf/descriptor.h"
 #include "runtime/base/hash.h"
 #include "tests/expect_error.h"
@@ -17,6 +19,12 @@ namespace {
 // Serialized Echo: this test does not link the plugin's message, as no host does.
 const std::string twice_ho("\x0a\x02ho\x10\x02", 6);
 const std::string fall_silent("\x50\x01", 2);
+
+RoleContext at_rank(int rank) {
+  static const Job job;
+  static const Site site;
+  return {job, site, {}, rank};
+}
 
 TEST(PluginRegistry, RefusesAFileThatDiffersFromWhatTheLauncherSaw) {
   PluginRegistry registry;
@@ -74,8 +82,7 @@ TEST(PluginRegistry, BuildsARoleObjectFromItsConfig) {
   registry.load("test_bare", test_library("test_bare"));
   EXPECT_EQ(registry.names(), (std::vector<std::string>{"test_echo", "test_bare"}));
   EXPECT_EQ(registry.names("optimizer").size(), 0u);
-  RoleContext context;
-  context.rank = 3;
+  const RoleContext context = at_rank(3);
   EXPECT_EQ(registry.create<EchoRole>("test_echo", context, twice_ho)->say(), "3:hoho");
   EXPECT_EQ(registry.create<EchoRole>("test_echo", context, "")->say(), "3:echo");
   EXPECT_EQ(registry.create<EchoRole>("test_bare", context, "")->say(), "bare");
@@ -86,7 +93,7 @@ TEST(PluginRegistry, BlamesThePluginWhoseConstructorThrows) {
   registry.load("test_echo", test_library("test_echo"));
   registry.load("throws_int", broken_library("throws_int", "throws_int"));
   registry.load("test_bare", test_library("test_bare"));
-  const RoleContext context;
+  const RoleContext context = at_rank(0);
   EXPECT_ERROR(registry.create<EchoRole>("test_echo", context, fall_silent), ErrorKind::resource, "'test_echo'",
                "test_echo.so", "no air left in 0 rooms");
   EXPECT_ERROR(registry.create<EchoRole>("throws_int", context, ""), ErrorKind::plugin, "throws_int.so");
@@ -102,8 +109,7 @@ TEST(PluginRegistry, ServesRanksThatAreThreads) {
     ranks.emplace_back([rank] {
       PluginRegistry registry;
       registry.load("test_echo", test_library("test_echo"));
-      RoleContext context;
-      context.rank = rank;
+      const RoleContext context = at_rank(rank);
       EXPECT_EQ(registry.create<EchoRole>("test_echo", context, "")->say(), fmt::format("{}:echo", rank));
     });
   }
