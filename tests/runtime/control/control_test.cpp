@@ -1,0 +1,250 @@
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "ananke/control.pb.h"
+#include "runtime/control/frame.h"
+#include "tests/runtime/control/server_thread.h"
+
+namespace ananke {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Kind = ControlEvent::Kind;
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", name_of(error.kind()), error.what());
+  }
+  return "nothing thrown";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+template <class Predicate>
+bool eventually(Predicate predicate) {
+  for (int i = 0; i < 2000 && !predicate(); ++i) std::this_thread::sleep_for(milliseconds(5));
+  return predicate();
+}
+
+// What a connection that sends these bytes is answered; empty where it is hung up on without a word.
+std::string answer_to(int port, const std::string& bytes) {
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  FrameReader reader;
+  ControlMessage message;
+  char buffer[4096];
+  for (ssize_t got; (got = recv(socket.get(), buffer, sizeof buffer, 0)) > 0;) {
+    reader.add({buffer, static_cast<std::size_t>(got)});
+  }
+  return reader.next(message) ? message.failure().message() : "";
+}
+
+TEST(ControlServer, RefusesStrangers) {
+  ServerThread server(2);
+  auto options = server.client_options(0);
+  options.secret = make_secret();
+  EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }), "usage: the launcher refuses this worker"));
+  options.secret.clear();
+  EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }), "another secret"));
+  options = server.client_options(2);
+  EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }), "rank 2 of 2 workers"));
+  auto zero = ControlClient::connect(server.client_options(0));
+  EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(server.client_options(0)); }), "has joined as"));
+  options = server.client_options(1);
+  options.size = 3;
+  EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }), "runs 2 workers, this worker was told 3"));
+}
+
+TEST(ControlServer, SurvivesBytesThatAreNoMessages) {
+  ServerThread server(1);
+  const int port = server.with_server([](ControlServer& s) { return s.port(); });
+  EXPECT_TRUE(contains(answer_to(port, "GET / HTTP/1.1\r\n\r\n"), "more than the limit"));
+  EXPECT_TRUE(contains(answer_to(port, std::string("\0\0\0\4\xff\xff\xff\xff", 8)), "no control message"));
+  ControlMessage message;
+  message.mutable_heartbeat()->set_step(1);
+  EXPECT_TRUE(contains(answer_to(port, encode_frame(message)), "no Hello"));
+  auto zero = ControlClient::connect(server.client_options(0));
+  EXPECT_EQ(zero->exchange("alone", {}, "x"), std::vector<std::string>{"x"});
+}
+
+TEST(ControlClient, SaysThatNobodyListens) {
+  ControlClientOptions options{.address = "127.0.0.1:1",
+                               .secret = "s",
+                               .rank = 0,
+                               .size = 1,
+                               .host = "test",
+                               .join_deadline = milliseconds(100),
+                               .exchange_deadline = seconds(1),
+                               .on_end = {}};
+  EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }),
+                       "stalled: cannot reach the launcher at "
+                       "127.0.0.1:1"));
+  for (const char* bad : {"", "host", ":12", "host:"}) {
+    options.address = bad;
+    EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }), "config: '")) << bad;
+  }
+}
+
+TEST(ControlClient, SaysThatTheLauncherDoesNotAnswer) {
+  ServerThread server(1);
+  server.pause(true);
+  auto options = server.client_options(0);
+  options.join_deadline = milliseconds(100);
+  EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }), "did not answer within 100 ms"));
+}
+
+TEST(ControlChannel, NamesTheMissingOfAnExchangeAndOfTheJob) {
+  ServerThread server(4, {.join = milliseconds(80), .exchange = milliseconds(80)});
+  auto zero = ControlClient::connect(server.client_options(0));
+  auto two = ControlClient::connect(server.client_options(2));
+  EXPECT_TRUE(contains(error_of([&] { zero->exchange("mesh", {}, "x"); }),
+                       "stalled: exchange 'mesh' of ranks 0-3: "
+                       "ranks 1-3 did not come within 80 ms"));
+  const std::vector<int> pair{0, 2};
+  EXPECT_TRUE(contains(error_of([&] { two->exchange("pair", pair, "x"); }), "rank 0 did not come"));
+  EXPECT_EQ(server.wait_for(Kind::not_joined).rank, 1);
+  EXPECT_EQ(server.events(Kind::not_joined).size(), 2u);
+}
+
+TEST(ControlChannel, SixtyFourJoinAtOnceAndExchange) {
+  constexpr int ranks = 64;
+  ServerThread server(ranks);
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto client = ControlClient::connect(server.client_options(rank));
+      auto all = client->exchange("all", {}, std::to_string(rank));
+      auto pair = client->exchange("pair", std::vector<int>{rank & ~1, rank | 1}, std::string(100'000, 'a'));
+      bool good = all.size() == ranks && pair.size() == 2 && pair[1].size() == 100'000;
+      for (int i = 0; good && i < ranks; ++i) good = all[static_cast<std::size_t>(i)] == std::to_string(i);
+      right += good ? 1 : 0;
+      client->finish(0);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(right, ranks);
+  EXPECT_TRUE(eventually([&] { return server.events(Kind::finished).size() == ranks; }));
+  EXPECT_TRUE(server.events(Kind::disconnected).empty());
+}
+
+TEST(ControlChannel, StopReachesAllAlsoThoseWhoJoinLater) {
+  ServerThread server(3);
+  auto zero = ControlClient::connect(server.client_options(0));
+  auto one = ControlClient::connect(server.client_options(1));
+  EXPECT_FALSE(zero->stop_requested());
+  one->request_stop("SIGTERM on node 7");
+  EXPECT_EQ(server.wait_for(Kind::stop_requested).text, "SIGTERM on node 7");
+  server.with_server([](ControlServer& s) { s.stop("SIGTERM on node 7"); });
+  auto two = ControlClient::connect(server.client_options(2));
+  for (auto* client : {zero.get(), one.get(), two.get()}) {
+    EXPECT_TRUE(eventually([&] { return client->stop_requested(); }));
+    EXPECT_EQ(client->stop_reason(), "SIGTERM on node 7");
+  }
+}
+
+TEST(ControlChannel, ReportsPhaseStepFailureAndConsole) {
+  ServerThread server(1);
+  auto zero = ControlClient::connect(server.client_options(0));
+  zero->set_phase("evaluation", 7);
+  EXPECT_TRUE(eventually([&] {
+    return server.with_server(
+        [](ControlServer& s) { return s.worker(0).phase == "evaluation" && s.worker(0).step == 7; });
+  }));
+  zero->console("loss 2.43");
+  EXPECT_EQ(server.wait_for(Kind::console).text, "loss 2.43");
+  zero->set_phase("step", 8);
+  zero->fail(ErrorKind::numeric, "loss is nan");
+  zero.reset();
+  const auto failure = server.wait_for(Kind::failure);
+  EXPECT_EQ(failure.text, "loss is nan");
+  EXPECT_EQ(failure.error, ErrorKind::numeric);
+  EXPECT_EQ(server.wait_for(Kind::disconnected).rank, 0);
+  EXPECT_EQ(server.with_server([](ControlServer& s) { return s.worker(0).step; }), 8u);
+}
+
+TEST(ControlChannel, TellsWhoIsSilentAndWhoMakesNoProgress) {
+  ServerThread server(2, {.heartbeat = milliseconds(200), .step = milliseconds(600)});
+  auto working = ControlClient::connect(server.client_options(0));
+  auto lazy = ControlClient::connect(server.client_options(1));
+  // Joined, then never a word: what a stopped process looks like.
+  std::atomic<bool> quit{false};
+  std::thread steps([&] {
+    for (std::uint64_t step = 1; !quit; ++step) {
+      working->set_phase("step", step);
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  });
+  EXPECT_EQ(server.wait_for(Kind::no_progress).rank, 1);
+  quit = true;
+  steps.join();
+  EXPECT_TRUE(server.events(Kind::silent).empty());
+
+  ServerThread other(1, {.heartbeat = milliseconds(100)});
+  ControlMessage hello;
+  hello.mutable_hello()->set_secret(other.secret());
+  hello.mutable_hello()->set_rank(0);
+  Descriptor socket = connect_to(other.address(), seconds(5));
+  const std::string frame = encode_frame(hello);
+  ASSERT_EQ(send(socket.get(), frame.data(), frame.size(), 0), static_cast<ssize_t>(frame.size()));
+  EXPECT_EQ(other.wait_for(Kind::silent).rank, 0);
+}
+
+TEST(ControlChannel, LosingTheLauncherOrTheJobEndsTheWorkerOnce) {
+  auto server = std::make_unique<ServerThread>(2);
+  std::vector<std::promise<std::string>> ends(2);
+  std::vector<std::unique_ptr<ControlClient>> clients;
+  for (int rank : {0, 1}) {
+    auto options = server->client_options(rank);
+    options.on_end = [&ends, rank](const Error& error) {
+      ends[static_cast<std::size_t>(rank)].set_value(error.what());
+    };
+    clients.push_back(ControlClient::connect(options));
+  }
+  auto waiting = std::async([&] { return error_of([&] { clients[0]->exchange("never", {}, ""); }); });
+  EXPECT_TRUE(eventually([&] { return server->with_server([](ControlServer& s) { return s.all_joined(); }); }));
+  server->with_server([](ControlServer& s) { s.end(ErrorKind::worker_failed, "rank 1 was killed"); });
+  EXPECT_EQ(waiting.get(), "worker_failed: rank 1 was killed");
+  for (auto& end : ends) EXPECT_EQ(end.get_future().get(), "rank 1 was killed");
+  EXPECT_TRUE(contains(error_of([&] { clients[1]->exchange("later", {}, ""); }), "rank 1 was killed"));
+  clients.clear();
+
+  server = std::make_unique<ServerThread>(1);
+  std::promise<std::string> end;
+  auto options = server->client_options(0);
+  options.on_end = [&](const Error& error) { end.set_value(error.what()); };
+  auto alone = ControlClient::connect(options);
+  server.reset();
+  EXPECT_TRUE(contains(end.get_future().get(), "is gone"));
+}
+
+TEST(ControlChannel, ConsoleNeverWaitsForASlowLauncher) {
+  ServerThread server(1);
+  auto zero = ControlClient::connect(server.client_options(0));
+  server.pause(true);
+  const std::string line(1000, 'x');
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20'000; ++i) zero->console(line);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(2));
+  server.pause(false);
+  EXPECT_TRUE(eventually([&] {
+    auto lines = server.events(Kind::console);
+    return !lines.empty() && contains(lines.back().text, "lines dropped]");
+  }));
+}
+
+}  // namespace
+}  // namespace ananke

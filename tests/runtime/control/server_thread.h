@@ -1,0 +1,81 @@
+// A ControlServer with a thread that polls it, for tests.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "runtime/control/control_client.h"
+#include "runtime/control/control_server.h"
+#include "runtime/control/socket.h"
+
+namespace ananke {
+
+class ServerThread {
+ public:
+  explicit ServerThread(int size, ControlDeadlines deadlines = {})
+      : options_{.size = size, .secret = make_secret(), .host = "127.0.0.1", .deadlines = deadlines},
+        server_(options_),
+        thread_([this] { run(); }) {}
+  ~ServerThread() {
+    quit_ = true;
+    thread_.join();
+  }
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(server_.port()); }
+  const std::string& secret() const { return options_.secret; }
+  ControlClientOptions client_options(int rank) const {
+    return {.address = address(),
+            .secret = secret(),
+            .rank = rank,
+            .size = options_.size,
+            .host = "test",
+            .join_deadline = std::chrono::seconds(10),
+            .exchange_deadline = options_.deadlines.exchange,
+            .on_end = {}};
+  }
+  template <class Call>
+  auto with_server(Call call) {
+    std::lock_guard lock(mutex_);
+    return call(server_);
+  }
+  void pause(bool on) { paused_ = on; }
+  std::vector<ControlEvent> events(ControlEvent::Kind kind) {
+    std::lock_guard lock(mutex_);
+    std::vector<ControlEvent> some;
+    for (const ControlEvent& event : events_) {
+      if (event.kind == kind) some.push_back(event);
+    }
+    return some;
+  }
+  // The first event of this kind, waiting up to 10 s for it; rank -2 when none came.
+  ControlEvent wait_for(ControlEvent::Kind kind) {
+    for (int i = 0; i < 2000; ++i) {
+      if (auto some = events(kind); !some.empty()) return some[0];
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return {kind, -2, "did not come"};
+  }
+
+ private:
+  void run() {
+    while (!quit_) {
+      pollfd ready{server_.descriptor(), POLLIN, 0};
+      poll(&ready, 1, 5);
+      if (paused_) continue;
+      std::lock_guard lock(mutex_);
+      for (ControlEvent& event : server_.process()) events_.push_back(std::move(event));
+    }
+  }
+
+  ControlServerOptions options_;
+  ControlServer server_;
+  std::mutex mutex_;
+  std::vector<ControlEvent> events_;
+  std::atomic<bool> quit_{false}, paused_{false};
+  std::thread thread_;
+};
+
+}  // namespace ananke
