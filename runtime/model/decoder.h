@@ -1,0 +1,112 @@
+// The decoder (Qwen3-MoE) block by block: forward and backward by operators on one stream. Knows operators and roles,
+// nothing of ranks or memory owners: weights, gradients and every buffer are handed in.
+//
+//   layer:  n1 = norm(x);  a = o_proj(attention(q,k,v of n1));  h = x + a;  n2 = norm(h);  y = h + mlp(n2)
+//
+// All activations are f32 [T, H], T the tokens of one microbatch on this rank (0 is allowed).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/comm/placement.h"
+#include "runtime/model/parameter_table.h"
+#include "runtime/operators/operator_set.h"
+#include "runtime/roles/experts.h"
+#include "runtime/roles/parameters.h"
+
+namespace ananke {
+
+class Model;
+class RegionCutter;
+
+// One microbatch on the device.
+struct DeviceBatch {
+  std::int64_t tokens = 0;  // T
+  TensorView ids;           // i32 [T]
+  TensorView targets;       // i32 [T], -1: none
+  TensorView positions;     // i32 [T]
+  Segments segments;
+  TensorView whole;         // i32 [2] = {0, T}: all tokens as one group, for dense MLPs
+};
+
+// The routing decision of one layer and microbatch: kept apart from what a recompute makes again.
+struct RoutingDecision {
+  TensorView indices;   // i32 [T, k]; empty for a dense layer
+  bool decided = false;  // the indices are given (recompute, replay): do not decide again
+};
+
+struct BlockIo {
+  const DeviceBatch& batch;
+  std::span<const UnitViews> units;  // in the order of Block::units
+  Region saved;                      // of this block and microbatch, saved_bytes()
+  Region workspace;                  // shared scratch, workspace_bytes()
+  RoutingDecision routing;
+};
+
+struct HeadOutput {
+  TensorView loss;    // f64 [1], added to
+  TensorView scale;   // f32 [1]; only used with gradients
+  TensorView logits;  // [T, V] or empty
+};
+
+class Decoder {
+ public:
+  // rope_cosine, rope_sine: [max positions, head_dim / 2] on the device. All arguments outlive the decoder.
+  Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const OperatorSet& operators,
+          Experts& experts, TensorView rope_cosine, TensorView rope_sine);
+
+  std::size_t saved_bytes(const Block& block, std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
+  std::size_t workspace_bytes(std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
+
+  void embed(Stream& stream, const BlockIo& io, const TensorView& y) const;
+  void embed_backward(Stream& stream, const BlockIo& io, const TensorView& dy) const;
+  // With y empty only what the backward pass needs is made (recompute).
+  void layer_forward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
+                     const TensorView& y) const;
+  // gradient: dy on entry, dx on return.
+  void layer_backward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
+                      const TensorView& gradient) const;
+  void head_forward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
+                    const HeadOutput& out) const;
+  // Forward and backward together; dx is written.
+  void head_forward_backward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
+                             const HeadOutput& out, const TensorView& dx) const;
+
+ private:
+  struct Saved;
+  struct Scratch;
+  struct Extent {  // what buffer sizes depend on
+    std::int64_t tokens, segments, longest;
+  };
+  Saved cut_saved(RegionCutter& cutter, const Block& block, const Extent& extent) const;
+  Scratch cut_scratch(RegionCutter& cutter, const Extent& extent) const;
+  std::size_t operator_workspace(const Extent& extent) const;
+  // Parameter `index` of a unit as a view into its flat array.
+  TensorView parameter(const Block& block, std::size_t unit_of_block, std::size_t index, const BlockIo& io,
+                       bool gradient) const;
+  MatrixStack expert_matrix(const Block& block, std::size_t index, const BlockIo& io, bool gradient) const;
+  GroupedMlp::Weights mlp_weights(const Block& block, const BlockIo& io, bool gradient) const;
+  TensorView head_matrix(const Block& block, const BlockIo& io, bool gradient) const;
+  TensorView final_norm(const Block& block, const BlockIo& io, bool gradient) const;
+  Attention::Inputs attention_inputs(const Block& block, const BlockIo& io, const Saved& saved) const;
+  void mlp_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved, const Scratch& scratch,
+                   bool whole) const;
+  void mlp_backward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved, const Scratch& scratch,
+                    const TensorView& dy) const;
+  ExpertSizes expert_sizes(std::int64_t tokens) const { return {tokens, hidden_, expert_count_, k_}; }
+  Attention::Sizes attention_sizes(const Extent& e) const;
+  GroupedMlp::Sizes mlp_sizes(const Block& block, std::int64_t tokens) const;
+
+  const ParameterTable& table_;
+  const Placement& placement_;
+  const OperatorSet& operators_;
+  Experts& experts_;
+  TensorView rope_cosine_, rope_sine_;
+  std::int64_t hidden_, vocabulary_, query_heads_, key_heads_, head_dim_;
+  std::int64_t expert_count_, k_, expert_width_, dense_width_;
+  double eps_;
+  bool normalise_, tied_, any_moe_ = false, any_dense_ = false;
+};
+
+}  // namespace ananke

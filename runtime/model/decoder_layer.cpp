@@ -1,0 +1,116 @@
+// One decoder layer: attention and MLP, forward and backward.
+#include "runtime/model/decoder_internal.h"
+
+namespace ananke {
+
+MatrixStack Decoder::expert_matrix(const Block& block, std::size_t index, const BlockIo& io, bool gradient) const {
+  return {parameter(block, 1, index, io, gradient), placement_.unit(block.units[1]).expert_stride};
+}
+
+GroupedMlp::Weights Decoder::mlp_weights(const Block& block, const BlockIo& io, bool gradient) const {
+  if (block.moe) {
+    return {expert_matrix(block, expert_gate, io, gradient), expert_matrix(block, expert_up, io, gradient),
+            expert_matrix(block, expert_down, io, gradient)};
+  }
+  return {{parameter(block, 0, mlp_gate, io, gradient), 0}, {parameter(block, 0, mlp_up, io, gradient), 0},
+          {parameter(block, 0, mlp_down, io, gradient), 0}};
+}
+
+Attention::Inputs Decoder::attention_inputs(const Block& block, const BlockIo& io, const Saved& saved) const {
+  const std::int64_t t = io.batch.tokens;
+  return {saved.q.reshaped({t, query_heads_, head_dim_}), saved.k.reshaped({t, key_heads_, head_dim_}),
+          saved.v.reshaped({t, key_heads_, head_dim_}), parameter(block, 0, q_norm, io, false),
+          parameter(block, 0, k_norm, io, false), rope_cosine_, rope_sine_, io.batch.positions, io.batch.segments, eps_};
+}
+
+// Result in scratch.a; with `whole` false only what backward needs is made.
+void Decoder::mlp_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
+                          const Scratch& scratch, bool whole) const {
+  if (!block.moe) {
+    operators_.grouped_mlp->forward(stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), scratch.a,
+                                             saved.mlp, scratch.operators});
+    return;
+  }
+  operators_.router->forward(stream, {saved.n2, parameter(block, 0, router_gate, io, false), normalise_,
+                                      io.routing.decided, io.routing.indices, saved.routing_weights,
+                                      saved.routing_counts, saved.router, scratch.operators});
+  const Routing routing{io.routing.indices, saved.routing_weights, saved.routing_counts};
+  const ExpertRows dispatched =
+      experts_.dispatch(stream, saved.n2, routing, saved.rows, saved.dispatch, scratch.operators);
+  operators_.grouped_mlp->forward(stream, {dispatched.rows, dispatched.offsets, mlp_weights(block, io, false),
+                                           saved.outputs, saved.mlp, scratch.operators});
+  if (whole) experts_.combine(stream, saved.outputs, routing, scratch.a, saved.dispatch, scratch.operators);
+}
+
+// dn2 into scratch.b.
+void Decoder::mlp_backward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
+                           const Scratch& scratch, const TensorView& dy) const {
+  const GroupedMlp::Weights weights = mlp_weights(block, io, false), gradient = mlp_weights(block, io, true);
+  if (!block.moe) {
+    operators_.grouped_mlp->backward(stream, {saved.n2, io.batch.whole, weights, dy, scratch.b, gradient, saved.mlp,
+                                              scratch.operators});
+    return;
+  }
+  const Routing routing{io.routing.indices, saved.routing_weights, saved.routing_counts};
+  experts_.combine_backward(stream, dy, saved.outputs, routing, scratch.d_outputs, scratch.d_weights, saved.dispatch,
+                            scratch.operators);
+  const TensorView offsets = experts_.offsets(saved.dispatch, expert_sizes(io.batch.tokens));
+  operators_.grouped_mlp->backward(stream, {saved.rows, offsets, weights, scratch.d_outputs, scratch.d_rows, gradient,
+                                            saved.mlp, scratch.operators});
+  experts_.dispatch_backward(stream, scratch.d_rows, routing, scratch.b, saved.dispatch, scratch.operators);
+  operators_.router->backward(stream, {saved.n2, parameter(block, 0, router_gate, io, false), normalise_,
+                                       routing.indices, routing.weights, scratch.d_weights, scratch.b,
+                                       parameter(block, 0, router_gate, io, true), saved.router, scratch.operators});
+}
+
+void Decoder::layer_forward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
+                            const TensorView& y) const {
+  const Extent extent{io.batch.tokens, io.batch.segments.count, io.batch.segments.longest};
+  RegionCutter saved_cutter(io.saved), scratch_cutter(io.workspace);
+  const Saved saved = cut_saved(saved_cutter, block, extent);
+  const Scratch scratch = cut_scratch(scratch_cutter, extent);
+  const auto weight = [&](std::size_t index) { return parameter(block, 0, index, io, false); };
+
+  operators_.add_rms_norm->forward(stream, {x, {}, weight(input_norm), {}, saved.n1, eps_, saved.norm1,
+                                            scratch.operators});
+  operators_.linear->forward(stream, {saved.n1, weight(q_proj), saved.q});
+  operators_.linear->forward(stream, {saved.n1, weight(k_proj), saved.k});
+  operators_.linear->forward(stream, {saved.n1, weight(v_proj), saved.v});
+  operators_.attention->forward(
+      stream, {attention_inputs(block, io, saved), saved.o.reshaped({io.batch.tokens, query_heads_, head_dim_}),
+               saved.attention, scratch.operators});
+  operators_.linear->forward(stream, {saved.o, weight(o_proj), scratch.a});
+  operators_.add_rms_norm->forward(stream, {x, scratch.a, weight(post_norm), saved.h, saved.n2, eps_, saved.norm2,
+                                            scratch.operators});
+  const bool whole = static_cast<bool>(y);
+  mlp_forward(stream, block, io, saved, scratch, whole);
+  if (whole) operators_.elementwise->add(stream, saved.h, scratch.a, y);
+}
+
+void Decoder::layer_backward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
+                             const TensorView& gradient) const {
+  const Extent extent{io.batch.tokens, io.batch.segments.count, io.batch.segments.longest};
+  RegionCutter saved_cutter(io.saved), scratch_cutter(io.workspace);
+  const Saved saved = cut_saved(saved_cutter, block, extent);
+  const Scratch scratch = cut_scratch(scratch_cutter, extent);
+  const std::int64_t t = io.batch.tokens;
+  const auto weight = [&](std::size_t index) { return parameter(block, 0, index, io, false); };
+  const auto d_weight = [&](std::size_t index) { return parameter(block, 0, index, io, true); };
+
+  mlp_backward(stream, block, io, saved, scratch, gradient);
+  operators_.add_rms_norm->backward(stream, {saved.h, weight(post_norm), scratch.b, gradient, gradient,
+                                             d_weight(post_norm), eps_, saved.norm2, scratch.operators});
+  operators_.linear->backward(stream, {saved.o, weight(o_proj), gradient, scratch.d_o, false, d_weight(o_proj)});
+  const Shape query{t, query_heads_, head_dim_}, key{t, key_heads_, head_dim_};
+  operators_.attention->backward(
+      stream, {attention_inputs(block, io, saved), saved.o.reshaped(query), scratch.d_o.reshaped(query),
+               scratch.dq.reshaped(query), scratch.dk.reshaped(key), scratch.dv.reshaped(key), d_weight(q_norm),
+               d_weight(k_norm), saved.attention, scratch.operators});
+  operators_.linear->backward(stream, {saved.n1, weight(q_proj), scratch.dq, scratch.a, false, d_weight(q_proj)});
+  operators_.linear->backward(stream, {saved.n1, weight(k_proj), scratch.dk, scratch.a, true, d_weight(k_proj)});
+  operators_.linear->backward(stream, {saved.n1, weight(v_proj), scratch.dv, scratch.a, true, d_weight(v_proj)});
+  operators_.add_rms_norm->backward(stream, {x, weight(input_norm), scratch.a, gradient, gradient,
+                                             d_weight(input_norm), eps_, saved.norm1, scratch.operators});
+}
+
+}  // namespace ananke
