@@ -1,0 +1,204 @@
+#include "runtime/engine/pass.h"
+
+#include <algorithm>
+
+#include "ananke/model.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/model/rope.h"
+
+namespace ananke {
+namespace {
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+int slots_of(const PassLimits& limits) {
+  return limits.order == LoopOrder::layer_outer ? limits.microbatches : 1;
+}
+
+}  // namespace
+
+struct Pass::Memory {
+  std::size_t rope, input, saved, workspace, gradients, routing;
+  std::vector<std::size_t> saved_offset, saved_bytes;
+
+  Memory(const PassParts& parts, const PassLimits& limits) {
+    const Model& model = parts.model;
+    // Sizes alone are asked of it, so it needs no cache.
+    const Decoder decoder(model, parts.table, parts.placement, parts.backend.operators(), parts.experts, {}, {});
+    const auto hidden_bytes = static_cast<std::size_t>(limits.tokens) * model.hidden_size() * sizeof(float);
+    const auto slots = static_cast<std::size_t>(slots_of(limits));
+    rope = aligned(static_cast<std::size_t>(limits.positions) * model.head_dim() / 2 * sizeof(float)) * 2;
+    input = aligned(hidden_bytes);
+    workspace = decoder.workspace_bytes(limits.tokens, limits.tokens, limits.longest);
+    gradients = input * slots;
+    routing = aligned(static_cast<std::size_t>(limits.tokens) * model.num_experts_per_tok() * sizeof(std::int32_t)) *
+              static_cast<std::size_t>(limits.microbatches) * model.num_hidden_layers();
+    // Without recompute every layer's own region; with it one that all blocks share, as the head always does.
+    saved = 0;
+    std::size_t shared = 0;
+    for (const Block& block : parts.table.blocks()) {
+      const std::size_t bytes = decoder.saved_bytes(block, limits.tokens, limits.tokens, limits.longest);
+      saved_bytes.push_back(bytes);
+      const bool own = block.kind == BlockKind::layer && limits.recompute == RecomputeMode::none;
+      saved_offset.push_back(own ? saved : 0);
+      if (own) saved += bytes * slots;
+      else shared = std::max(shared, bytes);
+    }
+    for (std::size_t b = 0; b < saved_offset.size(); ++b) {
+      const bool own = parts.table.blocks()[b].kind == BlockKind::layer && limits.recompute == RecomputeMode::none;
+      if (!own) saved_offset[b] = saved;
+    }
+    saved += shared;
+  }
+};
+
+Pass::Pass(const PassParts& parts, const PassLimits& limits)
+    : parts_(parts), limits_(limits), hidden_(parts.model.hidden_size()), k_(parts.model.num_experts_per_tok()),
+      slots_(slots_of(limits)), compute_(parts.backend.device().stream(Resource::compute)) {
+  const Memory sizes(parts, limits);
+  Device& device = parts.backend.device();
+  Arena& memory = device.memory();
+  rope_ = memory.allocate(sizes.rope, "rope cache");
+  saved_memory_ = memory.allocate(sizes.saved, "saved activations");
+  workspace_ = memory.allocate(sizes.workspace, "workspace");
+  gradients_ = memory.allocate(sizes.gradients, "activation gradients");
+  routing_ = memory.allocate(sizes.routing, "routing");
+  saved_offset_ = sizes.saved_offset;
+  saved_bytes_ = sizes.saved_bytes;
+  parts.activations.start(device, static_cast<int>(parts.table.blocks().size()), slots_, sizes.input);
+
+  const Model& model = parts.model;
+  const RopeCache cache = make_rope_cache(limits.positions, model.head_dim(), model.rope_theta());
+  const Shape shape{limits.positions, model.head_dim() / 2};
+  const TensorView cosine = rope_.view(DType::f32, shape), sine = rope_.view(DType::f32, shape, sizes.rope / 2);
+  Buffer staging = device.host_memory().allocate(sizes.rope, "rope cache (host)");
+  std::copy(cache.cosine.begin(), cache.cosine.end(), staging.view(DType::f32, shape).as<float>());
+  std::copy(cache.sine.begin(), cache.sine.end(), staging.view(DType::f32, shape, sizes.rope / 2).as<float>());
+  device.copy(compute_, rope_.data(), staging.data(), sizes.rope);
+  compute_.synchronize();
+  decoder_ = std::make_unique<Decoder>(model, parts.table, parts.placement, parts.backend.operators(), parts.experts,
+                                       cosine, sine);
+}
+
+std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limits) {
+  const Memory sizes(parts, limits);
+  std::vector<PlanLine> lines = {{"rope cache", Place::device, sizes.rope},
+                                 {"saved activations", Place::device, sizes.saved},
+                                 {"workspace", Place::device, sizes.workspace},
+                                 {"activation gradients", Place::device, sizes.gradients},
+                                 {"routing", Place::device, sizes.routing}};
+  const auto inputs = static_cast<std::int64_t>(parts.table.blocks().size()) * slots_of(limits);
+  for (PlanLine& line : parts.activations.plan(inputs, sizes.input)) lines.push_back(std::move(line));
+  return lines;
+}
+
+TensorView Pass::activation(void* data, const DeviceBatch& batch) const {
+  return {data, DType::f32, Shape{batch.tokens, hidden_}};
+}
+
+Region Pass::saved(int block, int slot) const {
+  const auto b = static_cast<std::size_t>(block);
+  const bool own = parts_.table.blocks()[b].kind == BlockKind::layer && limits_.recompute == RecomputeMode::none;
+  const std::size_t offset = saved_offset_[b] + (own ? saved_bytes_[b] * static_cast<std::size_t>(slot) : 0);
+  return {static_cast<std::byte*>(saved_memory_.data()) + offset, saved_bytes_[b]};
+}
+
+TensorView Pass::routing(int layer, int microbatch, std::int64_t tokens) const {
+  const std::size_t one = aligned(static_cast<std::size_t>(limits_.tokens * k_) * sizeof(std::int32_t));
+  const auto index = static_cast<std::size_t>(layer) * static_cast<std::size_t>(limits_.microbatches) +
+                     static_cast<std::size_t>(microbatch);
+  return routing_.view(DType::i32, {tokens, k_}, index * one);
+}
+
+void Pass::run(const Schedule& schedule, std::span<const DeviceBatch> batches, const Result& result) {
+  for (const DeviceBatch& batch : batches) {
+    ANANKE_CHECK(batch.tokens <= limits_.tokens && batch.segments.longest <= limits_.longest,
+                 "a microbatch of {} tokens, longest segment {}; made for {} and {}", batch.tokens,
+                 batch.segments.longest, limits_.tokens, limits_.longest);
+  }
+  parts_.parameters.begin(schedule);
+  for (std::size_t i = 0; i < schedule.size(); ++i) run_item(schedule, i, batches, result);
+  parts_.parameters.finish();
+}
+
+void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const DeviceBatch> batches,
+                    const Result& result) {
+  const Item& item = schedule[index];
+  const int number = static_cast<int>(index);
+  const Block& block = parts_.table.blocks()[static_cast<std::size_t>(item.block)];
+  const DeviceBatch& batch = batches[static_cast<std::size_t>(item.microbatch)];
+
+  // Acquire in the item's order (that of the collectives), hand over in the block's.
+  UnitViews views[2];
+  ANANKE_CHECK(block.units.size() <= std::size(views), "a block of {} units", block.units.size());
+  for (const UnitUse& use : item.units) {
+    const auto at = std::find(block.units.begin(), block.units.end(), use.unit) - block.units.begin();
+    views[at] = parts_.parameters.acquire(number, use.unit);
+  }
+  BlockIo io{batch,
+             {views, block.units.size()},
+             saved(item.block, item.microbatch % slots_),
+             {workspace_.data(), workspace_.bytes()},
+             {}};
+  if (block.moe) io.routing = {routing(block.layer, item.microbatch, batch.tokens), result.replay_routing};
+  const HeadOutput head{result.loss, result.scale,
+                        result.logits.empty() ? TensorView{} : result.logits[static_cast<std::size_t>(item.microbatch)]};
+  switch (item.phase) {
+    case Phase::forward: forward(item, io, head); break;
+    case Phase::both: both(item, io, head); break;
+    case Phase::backward: backward(item, io); break;
+  }
+  for (const UnitUse& use : item.units) {
+    if (item.phase != Phase::forward) parts_.parameters.reduce(number, use.unit);
+    parts_.parameters.release(number, use.unit);
+  }
+}
+
+void Pass::forward(const Item& item, BlockIo& io, const HeadOutput& head) {
+  const Block& block = parts_.table.blocks()[static_cast<std::size_t>(item.block)];
+  const int slot = item.microbatch % slots_;
+  Activations& activations = parts_.activations;
+  if (block.kind == BlockKind::head) {
+    decoder_->head_forward(compute_, block, io, activation(activations.place(item.block, slot), io.batch), head);
+    return;
+  }
+  const TensorView y = activation(activations.place(item.block + 1, slot), io.batch);
+  if (block.kind == BlockKind::embedding) {
+    decoder_->embed(compute_, io, y);
+  } else {
+    // The input was kept when it was made; it is still on the device.
+    decoder_->layer_forward(compute_, block, io, activation(activations.place(item.block, slot), io.batch), y);
+    activations.keep(item.block, slot);
+  }
+}
+
+void Pass::both(const Item& item, BlockIo& io, const HeadOutput& head) {
+  const Block& block = parts_.table.blocks()[static_cast<std::size_t>(item.block)];
+  const int slot = item.microbatch % slots_;
+  const std::size_t one = gradients_.bytes() / static_cast<std::size_t>(slots_);
+  const TensorView x = activation(parts_.activations.place(item.block, slot), io.batch);
+  const TensorView dx =
+      gradients_.view(DType::f32, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
+  decoder_->head_forward_backward(compute_, block, io, x, head, dx);
+}
+
+void Pass::backward(const Item& item, BlockIo& io) {
+  const Block& block = parts_.table.blocks()[static_cast<std::size_t>(item.block)];
+  const int slot = item.microbatch % slots_;
+  const std::size_t one = gradients_.bytes() / static_cast<std::size_t>(slots_);
+  const TensorView gradient =
+      gradients_.view(DType::f32, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
+  if (block.kind == BlockKind::embedding) {
+    decoder_->embed_backward(compute_, io, gradient);
+    return;
+  }
+  const TensorView x = activation(parts_.activations.take(item.block, slot), io.batch);
+  if (limits_.recompute == RecomputeMode::full) {
+    io.routing.decided = true;
+    decoder_->layer_forward(compute_, block, io, x, {});
+  }
+  decoder_->layer_backward(compute_, block, io, x, gradient);
+  parts_.activations.forget(item.block, slot);
+}
+
+}  // namespace ananke

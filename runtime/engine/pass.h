@@ -1,0 +1,77 @@
+// Runs a schedule: gathers, blocks forward and backward, reductions. Training steps, evaluation and parity are passes.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/engine/schedule.h"
+#include "runtime/model/decoder.h"
+#include "runtime/roles/activations.h"
+#include "runtime/roles/parameters.h"
+
+namespace ananke {
+
+class Model;
+
+enum class RecomputeMode { none, full };
+
+struct PassLimits {
+  std::int64_t tokens = 0;      // of one microbatch, at most
+  std::int64_t longest = 0;     // segment, at most
+  int microbatches = 1;
+  LoopOrder order = LoopOrder::microbatch_outer;
+  RecomputeMode recompute = RecomputeMode::none;
+  std::int64_t positions = 0;   // entries of the RoPE cache
+};
+
+// What every pass is built of; all outlive it.
+struct PassParts {
+  const Model& model;
+  const ParameterTable& table;
+  const Placement& placement;
+  Backend& backend;
+  Parameters& parameters;
+  Activations& activations;
+  Experts& experts;
+};
+
+class Pass {
+ public:
+  // Allocates everything; run() allocates nothing.
+  Pass(const PassParts& parts, const PassLimits& limits);
+  static std::vector<PlanLine> plan(const PassParts& parts, const PassLimits& limits);
+
+  struct Result {
+    TensorView loss;                    // f64 [1], added to: the sum over targets
+    TensorView scale;                   // f32 [1]: what the gradients are of: scale x loss
+    std::span<const TensorView> logits;  // per microbatch, or empty
+    bool replay_routing = false;        // routing(...) holds the decisions
+  };
+  void run(const Schedule& schedule, std::span<const DeviceBatch> batches, const Result& result);
+
+  // i32 [T, k] of a MoE layer; valid after run() on the compute stream, or to be filled before a replay.
+  TensorView routing(int layer, int microbatch, std::int64_t tokens) const;
+
+ private:
+  struct Memory;
+  TensorView activation(void* data, const DeviceBatch& batch) const;
+  Region saved(int block, int slot) const;
+  void run_item(const Schedule& schedule, std::size_t index, std::span<const DeviceBatch> batches,
+                const Result& result);
+  void forward(const Item& item, BlockIo& io, const HeadOutput& head);
+  void both(const Item& item, BlockIo& io, const HeadOutput& head);
+  void backward(const Item& item, BlockIo& io);
+
+  PassParts parts_;
+  PassLimits limits_;
+  std::int64_t hidden_, k_;
+  int slots_;  // microbatches in flight at once
+  Stream& compute_;
+  Buffer rope_, saved_memory_, workspace_, gradients_, routing_;
+  std::vector<std::size_t> saved_offset_;  // per block, of slot 0
+  std::vector<std::size_t> saved_bytes_;
+  std::unique_ptr<Decoder> decoder_;
+};
+
+}  // namespace ananke
