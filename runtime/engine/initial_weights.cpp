@@ -1,0 +1,43 @@
+#include "runtime/engine/initial_weights.h"
+
+#include <algorithm>
+
+#include "runtime/base/random.h"
+
+namespace ananke {
+
+void initial_weights(const Parameter& parameter, std::uint64_t seed, double initializer_range, std::int64_t begin,
+                     std::span<float> out) {
+  if (parameter.kind == ParameterKind::norm) {
+    std::fill(out.begin(), out.end(), 1.0F);
+    return;
+  }
+  const RandomKey key(seed, parameter.name);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = static_cast<float>(initializer_range * key.truncated_normal(static_cast<std::uint64_t>(begin) + i));
+  }
+}
+
+void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
+                std::uint64_t seed, double initializer_range) {
+  constexpr std::int64_t chunk = 1 << 20;
+  std::int64_t largest = 0;
+  for (const OwnedFragment& fragment : fragments) largest = std::max(largest, fragment.where.count);
+  const std::int64_t elements = std::min(largest, chunk);
+  Buffer staging = device.host_memory().allocate(static_cast<std::size_t>(elements) * sizeof(float), "initial weights");
+  Stream& stream = device.stream(Resource::compute);
+  for (const OwnedFragment& fragment : fragments) {
+    const Parameter& parameter = table.parameters()[static_cast<std::size_t>(fragment.where.parameter)];
+    for (std::int64_t done = 0; done < fragment.where.count; done += chunk) {
+      const std::int64_t count = std::min(chunk, fragment.where.count - done);
+      float* values = staging.view(DType::f32, {count}).as<float>();
+      initial_weights(parameter, seed, initializer_range, fragment.where.begin + done,
+                      {values, static_cast<std::size_t>(count)});
+      const TensorView to = fragment.weight.slice(done, count);
+      device.copy(stream, to.data, values, to.bytes());
+      stream.synchronize();  // the staging piece is used again
+    }
+  }
+}
+
+}  // namespace ananke

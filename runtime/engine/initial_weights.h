@@ -1,0 +1,21 @@
+// Initial weights: a pure function of (seed, parameter name, element index), whatever the mesh and the device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/model/parameter_table.h"
+#include "runtime/roles/parameters.h"
+
+namespace ananke {
+
+// Elements [begin, begin + out.size()) of a parameter: norms are 1; everything else is a normal of deviation
+// `initializer_range`, truncated at three deviations.
+void initial_weights(const Parameter& parameter, std::uint64_t seed, double initializer_range, std::int64_t begin,
+                     std::span<float> out);
+
+// Fills every owned fragment on the device. Waits for the copies.
+void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
+                std::uint64_t seed, double initializer_range);
+
+}  // namespace ananke

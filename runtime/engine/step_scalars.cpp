@@ -1,0 +1,55 @@
+#include "runtime/engine/step_scalars.h"
+
+#include <cmath>
+
+namespace ananke {
+
+StepScalars::StepScalars(Backend& backend, Communicator& world)
+    : backend_(backend), world_(world),
+      host_(backend.device().host_memory().allocate(4 * sizeof(double), "step scalars (host)")),
+      values_(backend.device().memory().allocate(4 * sizeof(double), "step scalars")),
+      small_(backend.device().memory().allocate(768, "step scalars")), before_(backend.device().make_event()),
+      after_(backend.device().make_event()) {}
+
+void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {
+  Device& device = backend_.device();
+  Stream& compute = device.stream(Resource::compute);
+  auto* host = host_.view(DType::f64, {4}).as<double>();
+  host[0] = host[1] = 0;
+  host[2] = stop_requested ? 1 : 0;
+  host[3] = static_cast<double>(valid_targets);  // exact below 2^53
+  device.copy(compute, values_.data(), host, 4 * sizeof(double));
+  const TensorView count = values_.view(DType::f64, {1}, 3 * sizeof(double));
+  all_reduce(count);
+  backend_.operators().elementwise->reciprocal(compute, count, loss_scale());
+}
+
+void StepScalars::agree(double clip_norm) {
+  all_reduce(values_.view(DType::f64, {3}));
+  backend_.operators().elementwise->clip(backend_.device().stream(Resource::compute),
+                                         {square_sum(), loss(), clip_norm, clip_scale(), finite()});
+}
+
+void StepScalars::all_reduce(const TensorView& values) {
+  Stream& compute = backend_.device().stream(Resource::compute);
+  Stream& network = backend_.device().stream(Resource::network);
+  compute.record(*before_);
+  network.wait(*before_);
+  world_.all_reduce(network, values, Reduction::sum);
+  network.record(*after_);
+  compute.wait(*after_);
+}
+
+StepScalars::Outcome StepScalars::read() {
+  double values[4];
+  backend_.device().read(values_.view(DType::f64, {4}), values);
+  Outcome outcome;
+  outcome.loss_sum = values[0];
+  outcome.gradient_norm = std::sqrt(values[1]);
+  outcome.stop = values[2] > 0;
+  outcome.valid_targets = static_cast<std::int64_t>(values[3]);
+  outcome.finite = std::isfinite(values[0]) && std::isfinite(values[1]);
+  return outcome;
+}
+
+}  // namespace ananke
