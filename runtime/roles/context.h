@@ -18,6 +18,7 @@ struct RoleContext {
   const Site& site;  // likewise
   MeshShape mesh;
   int rank = 0;
+  int node_ranks = 1;  // workers on this rank's node: they share its CPUs
 };
 
 enum class Place { device, host };
