@@ -1,0 +1,43 @@
+#include "runtime/base/nearest.h"
+
+#include <algorithm>
+
+namespace ananke {
+namespace {
+
+// Optimal string alignment distance, given up (limit + 1) once it must exceed `limit`.
+std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t limit) {
+  if ((a.size() > b.size() ? a.size() - b.size() : b.size() - a.size()) > limit) return limit + 1;
+  std::vector<std::size_t> before(b.size() + 1);
+  std::vector<std::size_t> last(b.size() + 1);
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    if (*std::min_element(row.begin(), row.end()) > limit) return limit + 1;
+    std::swap(before, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {
+  std::size_t limit = std::max<std::size_t>(2, name.size() / 3);
+  const std::string* nearest = nullptr;
+  for (const std::string& candidate : known) {
+    const std::size_t distance = edit_distance(name, candidate, limit);
+    if (distance > limit || (nearest && distance == limit)) continue;
+    nearest = &candidate;
+    limit = distance;
+    if (distance == 0) break;
+  }
+  return nearest ? *nearest : std::string();
+}
+
+}  // namespace ananke

@@ -1,0 +1,194 @@
+#include "runtime/checkpoint/safetensors.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "runtime/base/random.h"
+#include "tests/runtime/refusal.h"
+#include "tests/runtime/temporary_folder.h"
+
+namespace ananke {
+namespace {
+
+std::string file_with(const std::string& header, std::size_t data_bytes) {
+  const std::uint64_t length = header.size();
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &length, 8);
+  return bytes + header + std::string(data_bytes, '\1');
+}
+
+std::string refused(const TemporaryFolder& folder, const std::string& bytes) {
+  const auto path = folder.write("x.safetensors", bytes);
+  const std::string message = refusal(ErrorKind::data, [&] { Safetensors::open(path); });
+  EXPECT_NAMES(message, path.string());
+  return message;
+}
+
+TEST(Safetensors, RefusesFilesThatAreNotOfTheFormat) {
+  TemporaryFolder folder;
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { Safetensors::open(folder / "none"); }), "none");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { Safetensors::open(folder.path()); }), "model.safetensors");
+  EXPECT_NAMES(refused(folder, ""), "0 bytes");
+  EXPECT_NAMES(refused(folder, "1234567"), "7 bytes");
+  EXPECT_NAMES(refused(folder, std::string(100, '\0')), "not JSON");
+  EXPECT_NAMES(refused(folder, std::string(100, '\xff')), "header");
+  EXPECT_NAMES(refused(folder, "plain text that is somewhat longer than a header"), "header");
+  EXPECT_NAMES(refused(folder, file_with("[]", 0)), "not JSON");
+  EXPECT_NAMES(refused(folder, file_with("{\"a\"", 0)), "line 1, column 5");
+}
+
+TEST(Safetensors, RefusesHeadersThatContradictThemselvesOrTheFile) {
+  TemporaryFolder folder;
+  const auto one = [&](const std::string& entry, std::size_t bytes) {
+    return refused(folder, file_with("{\"w\":" + entry + "}", bytes));
+  };
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", 7), "cut short");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", 9), "belong to none");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[2],"data_offsets":[4,12]})", 12), "gap");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8), "12 bytes");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8), "data_offsets");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8), "shape");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[2.0],"data_offsets":[0,8]})", 8), "shape");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})", 0), "shape");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[0,9223372036854775808],"data_offsets":[0,0]})", 0), "shape");
+  EXPECT_NAMES(one(R"({"dtype":"F33","shape":[2],"data_offsets":[0,8]})", 8), "F33");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[2]})", 8), "data_offsets");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1})", 8), "nothing else");
+  EXPECT_NAMES(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551616]})", 8), "data_offsets");
+  EXPECT_NAMES(one("7", 0), "tensor w");
+  const std::string w = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  EXPECT_NAMES(refused(folder, file_with("{\"a\":" + w + ",\"b\":" + w + "}", 8)), "overlap");
+  EXPECT_NAMES(refused(folder, file_with("{\"a\":" + w + ",\"a\":" + w + "}", 8)), "twice");
+}
+
+TEST(Safetensors, SurvivesEveryFlippedBitAndEveryLength) {
+  TemporaryFolder folder;
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  const std::vector<std::int32_t> ids = {7, 8};
+  write_safetensors(folder / "good", {{"w", {2, 3}, values}, {"ids", {2}, ids}});
+  const std::string good = read_text(folder / "good");
+  const auto attempt = [&](const std::string& bytes) {  // reads or refuses by our own error; sanitizers watch
+    const auto path = folder.write("bad", bytes);
+    try {
+      const Safetensors file = Safetensors::open(path);
+      for (const std::string& name : file.names()) {
+        if (file.info(name).dtype == "F32") file.read_f32(name);
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data) << error.what();
+    }
+  };
+  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+    attempt(bad);
+  }
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    const auto path = folder.write("bad", good.substr(0, length));
+    refusal(ErrorKind::data, [&] { Safetensors::open(path); });
+  }
+  refusal(ErrorKind::data, [&] { Safetensors::open(folder.write("bad", good + "x")); });
+}
+
+TEST(Safetensors, RefusesReadsThatDoNotFit) {
+  TemporaryFolder folder;
+  const std::vector<float> values = {1, 2, 3};
+  write_safetensors(folder / "f", {{"model.norm.weight", {3}, values}});
+  const Safetensors file = Safetensors::open(folder / "f");
+  std::vector<float> out(2);
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { file.read_f32("model.norm.weigth", out); }),
+               "nearest name is model.norm.weight");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { file.read_f32("model.norm.weight", out, 2); }),
+               "3 elements, asked for 2 from 2");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { file.read_f32("model.norm.weight", out, -1); }), "from -1");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { file.read_i32("model.norm.weight"); }), "is F32");
+  file.read_f32("model.norm.weight", out, 1);
+  EXPECT_EQ(out, (std::vector<float>{2, 3}));
+}
+
+TEST(Safetensors, ConvertsEveryFloatTypeExactly) {
+  TemporaryFolder folder;
+  const std::string header =
+      R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[2],"data_offsets":[16,20]},)"
+      R"("h":{"dtype":"F16","shape":[6],"data_offsets":[20,32]},"n":{"dtype":"F32","shape":[0,5],"data_offsets":[32,32]},)"
+      R"("s":{"dtype":"F32","shape":[],"data_offsets":[32,36]}})";
+  const double doubles[] = {-0.5, 1e300};
+  const std::uint16_t halves[] = {0x3F80, 0xC049, 0x3C00, 0xC000, 0x0001, 0x8000, 0x7C00, 0x7BFF};
+  const float scalar = 0.1F;
+  std::string bytes = file_with(header, 0);
+  bytes.append(reinterpret_cast<const char*>(doubles), 16).append(reinterpret_cast<const char*>(halves), 16);
+  bytes.append(reinterpret_cast<const char*>(&scalar), 4);
+  const Safetensors file = Safetensors::open(folder.write("f", bytes));
+  EXPECT_EQ(file.names(), (std::vector<std::string>{"a", "b", "h", "n", "s"}));
+  EXPECT_EQ(file.read_f32("a"), (std::vector<float>{-0.5F, INFINITY}));
+  EXPECT_EQ(file.read_f32("b"), (std::vector<float>{1.0F, -3.140625F}));
+  const std::vector<float> h = file.read_f32("h");
+  EXPECT_EQ(h, (std::vector<float>{1.0F, -2.0F, 0x1p-24F, -0.0F, INFINITY, 65504.0F}));
+  EXPECT_TRUE(std::signbit(h[3]));
+  EXPECT_TRUE(file.read_f32("n").empty());
+  EXPECT_EQ(file.read_f32("s"), std::vector<float>{0.1F});
+}
+
+TEST(Safetensors, ReadsWideIntegersOnlyWhereTheyFit) {
+  TemporaryFolder folder;
+  const auto with = [&](std::int64_t second) {
+    std::string bytes = file_with(R"({"i":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}})", 0);
+    const std::int64_t values[] = {-7, second};
+    bytes.append(reinterpret_cast<const char*>(values), 16);
+    return Safetensors::open(folder.write("f", bytes)).read_i32("i");
+  };
+  EXPECT_EQ(with(2147483647), (std::vector<std::int32_t>{-7, 2147483647}));
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { with(2147483648); }), "element 1 is 2147483648");
+}
+
+TEST(Safetensors, WritesTheSameBytesInAnyOrderAndReadsThemBack) {
+  TemporaryFolder folder;
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  const std::vector<std::int32_t> ids = {7, 8};
+  write_safetensors(folder / "a", {{"w", {2, 3}, values}, {"ids", {2}, ids}});
+  write_safetensors(folder / "b", {{"ids", {2}, ids}, {"w", {2, 3}, values}});
+  EXPECT_EQ(read_text(folder / "a"), read_text(folder / "b"));
+  const Safetensors file = Safetensors::open(folder / "a");
+  EXPECT_EQ(file.read_f32("w"), values);
+  EXPECT_EQ(file.read_i32("ids"), ids);
+  EXPECT_EQ(to_string(file.info("w").shape), "[2, 3]");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { write_safetensors(folder / "c", {{"w", {2}, values}}); }), "6 elements");
+  EXPECT_NAMES(refusal(ErrorKind::data,
+                       [&] {
+                         write_safetensors(folder / "c", {{"w", {6}, values}, {"w", {6}, values}});
+                       }),
+               "twice");
+  EXPECT_NAMES(refusal(ErrorKind::resource, [&] { write_safetensors(folder / "no/c", {{"w", {6}, values}}); }), "no/");
+  EXPECT_FALSE(std::filesystem::exists(folder / "c"));
+}
+
+TEST(Safetensors, ReadsShardsOfAFolderAndRefusesAnIndexThatLies) {
+  TemporaryFolder folder;
+  const std::vector<float> a = {1}, b = {2, 3};
+  write_safetensors(folder / "one.safetensors", {{"a", {1}, a}});
+  write_safetensors(folder / "two.safetensors", {{"b", {2}, b}});
+  const auto index = [&](const std::string& map) {
+    folder.write("model.safetensors.index.json", R"({"weight_map":)" + map + "}");
+  };
+  index(R"({"a":"one.safetensors","b":"two.safetensors"})");
+  const Safetensors good = Safetensors::open(folder.path());
+  EXPECT_EQ(good.read_f32("a"), a);
+  EXPECT_EQ(good.read_f32("b"), b);
+  const auto refused_index = [&](const std::string& map) {
+    index(map);
+    return refusal(ErrorKind::data, [&] { Safetensors::open(folder.path()); });
+  };
+  EXPECT_NAMES(refused_index(R"({"a":"one.safetensors","b":"one.safetensors"})"), "tensor b");
+  EXPECT_NAMES(refused_index(R"({"a":"../one.safetensors"})"), "not the name of a file");
+  EXPECT_NAMES(refused_index(R"({"a":"gone.safetensors"})"), "gone.safetensors");
+  EXPECT_NAMES(refused_index("[]"), "weight_map");
+  write_safetensors(folder / "two.safetensors", {{"b", {2}, b}, {"c", {1}, a}});
+  EXPECT_NAMES(refused_index(R"({"a":"one.safetensors","b":"two.safetensors"})"), "lists 1");
+  write_safetensors(folder / "two.safetensors", {{"b", {2}, b}, {"a", {1}, a}});
+  EXPECT_NAMES(refused_index(R"({"a":"one.safetensors","b":"two.safetensors"})"), "another file");
+}
+
+}  // namespace
+}  // namespace ananke
