@@ -1,0 +1,197 @@
+// Parameters plugin: fully sharded data parallelism over the shard axis, copies over the replicate axis.
+#include <algorithm>
+#include <utility>
+
+#include "plugins/fsdp/fsdp.pb.h"
+#include "plugins/fsdp/gatherer.h"
+#include "plugins/fsdp/reducer.h"
+#include "plugins/fsdp/slots.h"
+#include "runtime/plugin/descriptor.h"
+#include "runtime/roles/parameters.h"
+
+namespace ananke {
+namespace {
+
+using fsdp::Gatherer;
+using fsdp::Reducer;
+using fsdp::Slots;
+
+// Everything that is allocated, in f32 elements.
+struct Layout {
+  std::vector<std::int64_t> begin;  // of each unit's range in this rank's flat buffers
+  std::int64_t owned = 0;
+  Slots weights, gradients;  // empty on a shard axis of one rank
+  std::int64_t landing = 0;
+};
+
+int count_blocks(std::uint32_t asked, const ParameterTable& table) {
+  return static_cast<int>(std::min<std::uint64_t>(asked, table.blocks().size()));
+}
+
+Layout make_layout(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config) {
+  Layout layout;
+  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+    layout.begin.push_back(layout.owned);
+    layout.owned += placement.unit(unit).range;
+  }
+  if (placement.mesh().shard == 1) return layout;
+  const int all = static_cast<int>(table.blocks().size());
+  layout.weights = fsdp::assign_slots(
+      table, placement, config.reshard_after_forward() ? count_blocks(config.prefetch_blocks(), table) : all);
+  layout.gradients = fsdp::assign_slots(table, placement, count_blocks(config.reduce_blocks(), table));
+  layout.landing = fsdp::landing_elements(table, placement);
+  return layout;
+}
+
+std::size_t bytes_of(std::int64_t elements) { return static_cast<std::size_t>(elements) * sizeof(float); }
+
+class Fsdp final : public Parameters {
+ public:
+  Fsdp(const RoleContext&, const plugin::Fsdp& config) : config_(config) {}
+  ~Fsdp() override { wait_quietly(); }
+
+  std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
+    const Layout layout = make_layout(table, placement, config_);
+    std::vector<PlanLine> lines;
+    const auto add = [&](const char* purpose, std::int64_t elements) {
+      if (elements > 0) lines.push_back({purpose, Place::device, bytes_of(elements)});
+    };
+    add("weights", layout.owned);
+    add("gradients", layout.owned);
+    add("gather slots", layout.weights.elements);
+    add("gradient slots", layout.gradients.elements + layout.landing);
+    return lines;
+  }
+
+  void start(const StartContext& context) override;
+  std::span<const OwnedFragment> fragments() override { return fragments_; }
+
+  void begin(const Schedule& schedule) override {
+    ANANKE_CHECK(!schedule_, "a schedule begins before finish() of the one before");
+    schedule_ = &schedule;
+    // Gathers read what the optimizer wrote; reductions overwrite what it read.
+    compute_->record(*turn_);
+    network_->wait(*turn_);
+    reducer_->begin(schedule, gradients_.view(DType::f32, {owned_}));
+    if (gatherer_) gatherer_->begin(schedule);
+  }
+
+  UnitViews acquire(int item, int unit) override {
+    const UnitUse& use = find_use(item, unit);
+    UnitViews views;
+    if (use.needs_weights) views.weights = gatherer_ ? gatherer_->acquire(item, unit) : masters_[at(unit)];
+    if ((*schedule_)[at(item)].phase != Phase::forward) views.gradient = reducer_->acquire(unit);
+    return views;
+  }
+
+  void release(int item, int unit) override {
+    if (find_use(item, unit).needs_weights && gatherer_) gatherer_->release(item, unit);
+  }
+
+  void reduce(int item, int unit) override {
+    const UnitUse& use = find_use(item, unit);
+    ANANKE_CHECK((*schedule_)[at(item)].phase != Phase::forward,
+                 "item {} is forward only and has no gradient to reduce", item);
+    reducer_->reduce(item, use);
+  }
+
+  void finish() override {
+    ANANKE_CHECK(schedule_, "finish() without begin()");
+    if (gatherer_) gatherer_->finish();
+    reducer_->finish();
+    network_->record(*turn_);
+    compute_->wait(*turn_);
+    schedule_ = nullptr;
+  }
+
+  void updated() override {
+    ANANKE_CHECK(!schedule_, "weights change in the middle of a schedule");
+    if (gatherer_) gatherer_->drop();
+  }
+
+  std::uint64_t gather_bytes() const override { return gatherer_ ? gatherer_->bytes() : 0; }
+  std::uint64_t reduce_bytes() const override { return reducer_ ? reducer_->bytes() : 0; }
+
+ private:
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+  const UnitUse& find_use(int item, int unit) const {
+    ANANKE_CHECK(schedule_, "item {} outside begin() and finish()", item);
+    ANANKE_CHECK(item >= 0 && at(item) < schedule_->size(), "item {} of a schedule of {}", item, schedule_->size());
+    for (const UnitUse& use : (*schedule_)[at(item)].units) {
+      if (use.unit == unit) return use;
+    }
+    fail(ErrorKind::internal, "item {} does not use unit {}", item, unit);
+  }
+
+  // Buffers must outlive the work on them, also when a step ends by an error.
+  void wait_quietly() noexcept {
+    for (Stream* stream : {network_, compute_}) {
+      try {
+        if (stream) stream->synchronize();
+      } catch (...) {  // whoever ran the step has been told
+      }
+    }
+  }
+
+  plugin::Fsdp config_;
+  Stream* compute_ = nullptr;
+  Stream* network_ = nullptr;
+  std::unique_ptr<Event> turn_;  // from one stream to the other at begin() and finish()
+  std::int64_t owned_ = 0;
+  Buffer weights_, gradients_, gather_slots_, gradient_slots_;
+  std::vector<TensorView> masters_;
+  std::vector<OwnedFragment> fragments_;
+  std::unique_ptr<Gatherer> gatherer_;  // none on a shard axis of one rank
+  std::unique_ptr<Reducer> reducer_;
+  const Schedule* schedule_ = nullptr;
+};
+
+void Fsdp::start(const StartContext& context) {
+  const MeshShape& mesh = context.placement.mesh();
+  ANANKE_CHECK(context.shard.size() == mesh.shard && context.replicate.size() == mesh.replicate,
+               "communicators of {} and {} ranks for mesh {}", context.replicate.size(), context.shard.size(),
+               to_string(mesh));
+  ANANKE_CHECK(!reducer_, "fsdp starts twice");
+  Device& device = context.backend.device();
+  compute_ = &device.stream(Resource::compute);
+  network_ = &device.stream(Resource::network);
+  turn_ = device.make_event();
+
+  Layout layout = make_layout(context.table, context.placement, config_);
+  owned_ = layout.owned;
+  Arena& memory = device.memory();
+  weights_ = memory.allocate(bytes_of(owned_), "weights");
+  gradients_ = memory.allocate(bytes_of(owned_), "gradients");
+  const std::int64_t gradient_slots = layout.gradients.elements + layout.landing;
+  gather_slots_ = memory.allocate(bytes_of(layout.weights.elements), "gather slots");
+  gradient_slots_ = memory.allocate(bytes_of(gradient_slots), "gradient slots");
+  for (const Buffer* buffer : {&weights_, &gradients_}) device.zero(*compute_, buffer->data(), buffer->bytes());
+  compute_->synchronize();
+
+  const TensorView weights = weights_.view(DType::f32, {owned_});
+  const TensorView gradients = gradients_.view(DType::f32, {owned_});
+  std::vector<TensorView> owned;
+  for (std::size_t unit = 0; unit < layout.begin.size(); ++unit) {
+    const std::int64_t range = context.placement.unit(static_cast<int>(unit)).range;
+    masters_.push_back(weights.slice(layout.begin[unit], range));
+    owned.push_back(gradients.slice(layout.begin[unit], range));
+  }
+  for (const Fragment& f : context.placement.fragments(context.shard.rank())) {
+    fragments_.push_back({f, masters_[at(f.unit)].slice(f.offset_in_range, f.count),
+                          owned[at(f.unit)].slice(f.offset_in_range, f.count)});
+  }
+  if (mesh.shard > 1) {
+    gatherer_ = std::make_unique<Gatherer>(context, std::move(layout.weights), masters_,
+                                           gather_slots_.view(DType::f32, {layout.weights.elements}),
+                                           count_blocks(config_.prefetch_blocks(), context.table));
+  }
+  const TensorView slots = mesh.shard > 1 ? gradient_slots_.view(DType::f32, {gradient_slots}) : TensorView{};
+  reducer_ = std::make_unique<Reducer>(context, std::move(layout.gradients), std::move(owned), slots);
+}
+
+}  // namespace
+
+ANANKE_PLUGIN(Parameters, Fsdp, plugin::Fsdp);
+
+}  // namespace ananke

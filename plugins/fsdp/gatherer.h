@@ -1,0 +1,63 @@
+// Brings whole units of weights into their homes, ahead of use.
+//
+// A unit stays in its home until another one's gather needs the memory, so what is still there is not gathered again:
+// not for the next microbatch of the same block, not at the turn from forward to backward. All decisions follow from
+// the schedule and the order of calls alone, never from what the device has reached: every rank issues the same
+// collectives. Memory is guarded by events: a gather starts when the compute stream has passed the release of what it
+// overwrites.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "plugins/fsdp/slots.h"
+#include "runtime/roles/parameters.h"
+
+namespace ananke::fsdp {
+
+class Gatherer {
+ public:
+  // masters: this rank's range of each unit, f32. region: f32 [slots.elements].
+  Gatherer(const StartContext& context, Slots slots, std::vector<TensorView> masters, const TensorView& region,
+           int blocks_ahead);
+  // The network stream is already ordered after every write to the masters. `schedule` outlives finish().
+  void begin(const Schedule& schedule);
+  TensorView acquire(int item, int unit);
+  void release(int item, int unit);
+  void finish();
+  // Nothing in the homes is valid any more.
+  void drop();
+  std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  struct Unit {
+    TensorView master, home;
+    bool resident = false;
+    int promised = 0;  // uses that count on it and are not released
+    std::unique_ptr<Event> gathered, released;
+  };
+  struct Use {
+    int unit;
+    int leg;  // how often the block has changed in the schedule up to here
+  };
+  std::size_t position(int item, int unit) const;
+  int holder(int unit) const;  // a unit that is in use where `unit` would be gathered, -1 if there is none
+  void promise(const Use& use);
+  void run_ahead(int leg);
+  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+
+  const ParameterTable& table_;
+  Communicator& shard_;
+  Stream& compute_;
+  Stream& network_;
+  Slots slots_;
+  int blocks_ahead_;
+  std::vector<Unit> units_;
+  std::vector<Use> uses_;                   // of weights, in schedule order
+  std::vector<std::size_t> first_of_item_;  // index into uses_, one more than there are items
+  std::size_t next_ = 0;                    // first use that is not promised yet
+  std::size_t released_ = 0;                // uses released
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace ananke::fsdp

@@ -1,0 +1,230 @@
+// A backend whose streams only collect work until somebody synchronizes, and then run it in the most adverse order that
+// the events allow: one stream as far as it gets before the other. What lacks an event gives wrong numbers, on every
+// run. Ranks are threads; a collective waits for its peers.
+#pragma once
+
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+#include "runtime/base/error.h"
+#include "runtime/roles/backend.h"
+
+namespace ananke::testing {
+
+class DeferredEvent final : public Event {
+ public:
+  bool reached() const override { return reached_ >= recorded_; }
+  void synchronize() const override {
+    fail(ErrorKind::internal, "the host waits for an event in the middle of a step");
+  }
+  std::uint64_t recorded_ = 0, reached_ = 0;
+};
+
+class DeferredDevice;
+
+class DeferredStream final : public Stream {
+ public:
+  // Returns false when it cannot run yet.
+  using Work = std::function<bool()>;
+  void put(std::function<void()> work) {
+    work_.push_back([work = std::move(work)] {
+      work();
+      return true;
+    });
+  }
+  void record(Event& event) override {
+    auto& mine = static_cast<DeferredEvent&>(event);
+    work_.push_back([&mine, point = ++mine.recorded_] {
+      mine.reached_ = point;
+      return true;
+    });
+  }
+  void wait(const Event& event) override {
+    const auto& mine = static_cast<const DeferredEvent&>(event);
+    work_.push_back([&mine, point = mine.recorded_] { return mine.reached_ >= point; });
+  }
+  void synchronize() override { drain_(); }
+
+ private:
+  friend class DeferredDevice;
+  bool step() {
+    if (work_.empty() || !work_.front()()) return false;
+    work_.pop_front();
+    return true;
+  }
+  std::deque<Work> work_;
+  std::function<void()> drain_;
+};
+
+class HeapMemory final : public MemorySource {
+ public:
+  void* allocate(std::size_t bytes) override {
+    void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    std::memset(memory, 0xff, bytes);  // NaN: what nobody wrote shows
+    return memory;
+  }
+  void release(void* memory, std::size_t) noexcept override { std::free(memory); }
+  const char* name() const override { return "test memory"; }
+};
+
+enum class Eager { compute, network };
+
+class DeferredDevice final : public Device {
+ public:
+  explicit DeferredDevice(Eager eager) : eager_(eager) {
+    for (DeferredStream& stream : streams_) stream.drain_ = [this] { drain(); };
+  }
+  std::string description() const override { return "deferred"; }
+  Arena& memory() override { return arena_; }
+  Arena& host_memory() override { return arena_; }
+  DeferredStream& stream(Resource resource) override { return streams_[static_cast<int>(resource)]; }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<DeferredEvent>(); }
+  void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    static_cast<DeferredStream&>(stream).put([=] { std::memcpy(to, from, bytes); });
+  }
+  void zero(Stream& stream, void* to, std::size_t bytes) override {
+    static_cast<DeferredStream&>(stream).put([=] { std::memset(to, 0, bytes); });
+  }
+  void read(const TensorView&, void*) override { fail(ErrorKind::internal, "the host reads a device value"); }
+  std::uint64_t reads() const override { return 0; }
+
+ private:
+  void drain() {
+    DeferredStream& compute = stream(Resource::compute);
+    DeferredStream& network = stream(Resource::network);
+    DeferredStream* first = eager_ == Eager::compute ? &compute : &network;
+    DeferredStream* second = eager_ == Eager::compute ? &network : &compute;
+    while (first->step() || second->step()) {
+    }
+    ANANKE_CHECK(compute.work_.empty() && network.work_.empty(), "streams wait for each other");
+  }
+  HeapMemory source_;
+  Arena arena_{source_};
+  DeferredStream streams_[resource_count];
+  Eager eager_;
+};
+
+// Where the ranks of one axis meet.
+class Meeting {
+ public:
+  explicit Meeting(int size) : size_(size), buffers_(static_cast<std::size_t>(size)) {}
+  void publish(int rank, void* buffer) {
+    buffers_[static_cast<std::size_t>(rank)] = static_cast<float*>(buffer);
+    meet();
+  }
+  float* buffer(int rank) const { return buffers_[static_cast<std::size_t>(rank)]; }
+  int size() const { return size_; }
+  void meet() {
+    std::unique_lock lock(guard_);
+    const std::uint64_t round = round_;
+    if (++here_ == size_) {
+      here_ = 0;
+      ++round_;
+      all_here_.notify_all();
+    } else {
+      all_here_.wait(lock, [&] { return round_ != round; });
+    }
+  }
+
+ private:
+  const int size_;
+  std::vector<float*> buffers_;
+  std::mutex guard_;
+  std::condition_variable all_here_;
+  int here_ = 0;
+  std::uint64_t round_ = 0;
+};
+
+// Writes what is issued into `log`: "gather 32", "reduce 32", "sum 32" (elements of one rank's part).
+class MeetingCommunicator final : public Communicator {
+ public:
+  MeetingCommunicator(Meeting& meeting, int rank, std::vector<std::string>& log)
+      : meeting_(meeting), rank_(rank), log_(log) {}
+  int rank() const override { return rank_; }
+  int size() const override { return meeting_.size(); }
+  void all_gather(Stream& stream, const TensorView& send, const TensorView& receive) override {
+    log_.push_back(fmt::format("gather {}", send.elements()));
+    ANANKE_CHECK(receive.elements() == send.elements() * size(), "gather of {} into {}", send.elements(),
+                 receive.elements());
+    put(stream, [=, this] {
+      meeting_.publish(rank_, send.data);
+      for (int r = 0; r < size(); ++r) {
+        std::memcpy(receive.as<float>() + r * send.elements(), meeting_.buffer(r), send.bytes());
+      }
+      meeting_.meet();
+    });
+  }
+  void reduce_scatter(Stream& stream, const TensorView& send, const TensorView& receive) override {
+    log_.push_back(fmt::format("reduce {}", receive.elements()));
+    ANANKE_CHECK(send.elements() == receive.elements() * size(), "reduction of {} to {}", send.elements(),
+                 receive.elements());
+    put(stream, [=, this] {
+      meeting_.publish(rank_, send.data);
+      for (std::int64_t i = 0; i < receive.elements(); ++i) {
+        float sum = 0;
+        for (int r = 0; r < size(); ++r) sum += meeting_.buffer(r)[rank_ * receive.elements() + i];
+        receive.as<float>()[i] = sum;
+      }
+      meeting_.meet();
+    });
+  }
+  void all_reduce(Stream& stream, const TensorView& buffer, Reduction) override {
+    log_.push_back(fmt::format("sum {}", buffer.elements()));
+    put(stream, [=, this] {
+      meeting_.publish(rank_, buffer.data);
+      std::vector<float> sums(static_cast<std::size_t>(buffer.elements()), 0.0f);
+      for (int r = 0; r < size(); ++r) {
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += meeting_.buffer(r)[i];
+      }
+      meeting_.meet();
+      std::memcpy(buffer.data, sums.data(), buffer.bytes());
+    });
+  }
+  void broadcast(Stream&, const TensorView&, int) override { fail(ErrorKind::internal, "not used"); }
+  void all_to_all(Stream&, const TensorView&, std::span<const std::int64_t>, const TensorView&,
+                  std::span<const std::int64_t>) override {
+    fail(ErrorKind::internal, "not used");
+  }
+  void abort() noexcept override {}
+
+ private:
+  static void put(Stream& stream, std::function<void()> work) {
+    static_cast<DeferredStream&>(stream).put(std::move(work));
+  }
+  Meeting& meeting_;
+  int rank_;
+  std::vector<std::string>& log_;
+};
+
+class DeferredElementwise final : public Elementwise {
+ public:
+  void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) override {
+    static_cast<DeferredStream&>(stream).put([=] {
+      for (std::int64_t i = 0; i < y.elements(); ++i) y.as<float>()[i] = a.as<float>()[i] + b.as<float>()[i];
+    });
+  }
+  void square_sum(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
+  void reciprocal(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
+  void clip(Stream&, const Clip&) override { fail(ErrorKind::internal, "not used"); }
+};
+
+class DeferredBackend final : public Backend {
+ public:
+  explicit DeferredBackend(Eager eager) : device_(eager) { operators_.elementwise = &elementwise_; }
+  DeferredDevice& device() override { return device_; }
+  const OperatorSet& operators() override { return operators_; }
+  std::unique_ptr<Communicator> make_communicator(const std::string&, std::span<const int>, Rendezvous&) override {
+    fail(ErrorKind::internal, "not used");
+  }
+
+ private:
+  DeferredDevice device_;
+  DeferredElementwise elementwise_;
+  OperatorSet operators_;
+};
+
+}  // namespace ananke::testing

@@ -1,0 +1,181 @@
+// Ranks as threads, each with an fsdp plugin on a deferred backend, and a stand-in for the engine that checks every
+// gathered weight and adds a known gradient.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "ananke/job.pb.h"
+#include "ananke/site.pb.h"
+#include "plugins/fsdp/fsdp.pb.h"
+#include "runtime/plugin/descriptor.h"
+#include "runtime/roles/parameters.h"
+#include "tests/plugins/fsdp/deferred_backend.h"
+#include "tests/runtime/comm/small_model.h"
+
+extern "C" const ananke::PluginDescriptorV1* ananke_plugin_v1();
+
+namespace ananke::testing {
+
+inline std::unique_ptr<Parameters> make_fsdp(const plugin::Fsdp& config, const MeshShape& mesh, int rank) {
+  static const Job job;
+  static const Site site;
+  const RoleContext context{job, site, mesh, rank};
+  const std::string bytes = config.SerializeAsString();
+  void* object = nullptr;
+  char message[256] = "";
+  const int code = ananke_plugin_v1()->create(&context, bytes.data(), bytes.size(), &object, message, sizeof message);
+  if (code != 0) fail(static_cast<ErrorKind>(code), "{}", message);
+  return std::unique_ptr<Parameters>(static_cast<Parameters*>(object));
+}
+
+inline plugin::Fsdp fsdp_config(bool reshard, unsigned prefetch, unsigned reduce = 1) {
+  plugin::Fsdp config;
+  config.set_reshard_after_forward(reshard);
+  config.set_prefetch_blocks(prefetch);
+  config.set_reduce_blocks(reduce);
+  return config;
+}
+
+// Distinct and exact in f32: sums of them are the same in any order.
+inline float weight_of(int parameter, std::int64_t element, int version) {
+  return static_cast<float>((parameter * 37 + element * 3 + version * 101) % 4093);
+}
+inline float gradient_of(int parameter, std::int64_t element, int rank, const Item& item) {
+  return static_cast<float>((parameter * 5 + element + rank * 11 + item.microbatch * 7 + item.block * 3) % 61);
+}
+
+struct WorldShape {
+  SmallModel model;
+  MeshShape mesh;
+  plugin::Fsdp config;
+  Eager eager = Eager::compute;
+};
+
+// One rank.
+struct Rank {
+  int rank;
+  const WorldShape& shape;
+  const ParameterTable& table;
+  const Placement& placement;
+  DeferredBackend backend;
+  std::vector<std::string> log;  // collectives, in the order issued
+  std::unique_ptr<Communicator> shard, replicate;
+  std::unique_ptr<Parameters> fsdp;
+  int version = 0;
+  std::string wrong;  // the first value that was not as expected
+
+  Rank(int rank, const WorldShape& shape, const ParameterTable& table, const Placement& placement)
+      : rank(rank), shape(shape), table(table), placement(placement), backend(shape.eager) {}
+
+  DeferredStream& compute() { return backend.device().stream(Resource::compute); }
+  void start() {
+    fsdp = make_fsdp(shape.config, shape.mesh, rank);
+    fsdp->start({backend, table, placement, *shard, *replicate});
+    write_weights();
+  }
+  // What an optimizer does.
+  void write_weights() {
+    compute().put([fragments = fsdp->fragments(), next = ++version] {
+      for (const OwnedFragment& f : fragments) {
+        for (std::int64_t i = 0; i < f.where.count; ++i) {
+          f.weight.as<float>()[i] = weight_of(f.where.parameter, f.where.begin + i, next);
+        }
+      }
+    });
+    fsdp->updated();
+  }
+  template <class Visit>
+  void each_element(int unit, Visit visit) {
+    const auto& parameters = table.units()[static_cast<std::size_t>(unit)].parameters;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const std::int64_t offset = placement.unit(unit).offset[p];
+      const std::int64_t size = table.parameters()[static_cast<std::size_t>(parameters[p])].shape.elements();
+      for (std::int64_t i = 0; i < size; ++i) visit(parameters[p], i, offset + i);
+    }
+  }
+  void use(int index, const Item& item, const UnitUse& use) {
+    const UnitViews views = fsdp->acquire(index, use.unit);
+    const std::int64_t padded = placement.unit(use.unit).padded;
+    EXPECT_EQ(static_cast<bool>(views.weights), use.needs_weights);
+    EXPECT_EQ(static_cast<bool>(views.gradient), item.phase != Phase::forward);
+    EXPECT_TRUE(!views.weights || views.weights.elements() == padded);
+    EXPECT_TRUE(!views.gradient || views.gradient.elements() == padded);
+    compute().put([=, this, now = version, &item] {
+      each_element(use.unit, [&](int parameter, std::int64_t i, std::int64_t at) {
+        if (views.weights && wrong.empty() && views.weights.as<float>()[at] != weight_of(parameter, i, now)) {
+          wrong =
+              fmt::format("rank {} item {}: element {} of {} is {}", rank, index, i,
+                          table.parameters()[static_cast<std::size_t>(parameter)].name, views.weights.as<float>()[at]);
+        }
+        if (views.gradient) views.gradient.as<float>()[at] += gradient_of(parameter, i, rank, item);
+      });
+    });
+  }
+  void run_item(const Schedule& schedule, int index) {
+    const Item& item = schedule[static_cast<std::size_t>(index)];
+    for (const UnitUse& u : item.units) use(index, item, u);
+    for (const UnitUse& u : item.units) {
+      if (item.phase != Phase::forward) fsdp->reduce(index, u.unit);
+      fsdp->release(index, u.unit);
+    }
+  }
+  void run(const Schedule& schedule) {
+    fsdp->begin(schedule);
+    for (int i = 0; i < static_cast<int>(schedule.size()); ++i) run_item(schedule, i);
+    fsdp->finish();
+    compute().synchronize();
+  }
+  // Compares the owned gradients with plain sums over items and ranks.
+  void expect_sums(const Schedule& schedule) {
+    for (const OwnedFragment& f : fsdp->fragments()) {
+      for (std::int64_t i = 0; i < f.where.count; ++i) {
+        float sum = 0;
+        for (const Item& item : schedule) {
+          if (item.phase == Phase::forward) continue;
+          for (const UnitUse& u : item.units) {
+            if (u.unit != f.where.unit) continue;
+            for (int r = 0; r < shape.mesh.ranks(); ++r)
+              sum += gradient_of(f.where.parameter, f.where.begin + i, r, item);
+          }
+        }
+        if (wrong.empty() && f.gradient.as<float>()[i] != sum) {
+          wrong = fmt::format("rank {}: gradient of element {} of {} is {}, not {}", rank, f.where.begin + i,
+                              table.parameters()[static_cast<std::size_t>(f.where.parameter)].name,
+                              f.gradient.as<float>()[i], sum);
+        }
+      }
+    }
+  }
+};
+
+// Runs `body(Rank&)` on every rank of the world; ranks are started. Returns all ranks' logs.
+template <class Body>
+std::vector<std::vector<std::string>> in_world(const WorldShape& shape, Body body) {
+  const ParameterTable table(make_model(shape.model));
+  const Placement placement(table, shape.mesh);
+  std::vector<std::unique_ptr<Meeting>> shards, replicas;
+  for (int i = 0; i < shape.mesh.replicate; ++i) shards.push_back(std::make_unique<Meeting>(shape.mesh.shard));
+  for (int i = 0; i < shape.mesh.shard; ++i) replicas.push_back(std::make_unique<Meeting>(shape.mesh.replicate));
+  std::vector<std::vector<std::string>> logs(static_cast<std::size_t>(shape.mesh.ranks()));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < shape.mesh.ranks(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const MeshCoordinates at = coordinates(shape.mesh, rank);
+      Rank mine(rank, shape, table, placement);
+      mine.shard = std::make_unique<MeetingCommunicator>(*shards[at.replicate], at.shard, mine.log);
+      mine.replicate = std::make_unique<MeetingCommunicator>(*replicas[at.shard], at.replicate, mine.log);
+      mine.start();
+      body(mine);
+      EXPECT_EQ(mine.wrong, "");
+      mine.fsdp.reset();
+      logs[static_cast<std::size_t>(rank)] = std::move(mine.log);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return logs;
+}
+
+}  // namespace ananke::testing

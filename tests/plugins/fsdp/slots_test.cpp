@@ -1,0 +1,73 @@
+#include "plugins/fsdp/slots.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/runtime/comm/small_model.h"
+
+namespace ananke::fsdp {
+namespace {
+
+using testing::make_model;
+
+bool overlap(const Slots& slots, const Placement& placement, int a, int b) {
+  const std::int64_t end_a = slots.offset[a] + placement.unit(a).padded;
+  const std::int64_t end_b = slots.offset[b] + placement.unit(b).padded;
+  return slots.offset[a] < end_b && slots.offset[b] < end_a;
+}
+
+TEST(Slots, BlocksWithinTheDistanceNeverShareMemory) {
+  for (const bool tied : {false, true}) {
+    const ParameterTable table(make_model({.layers = 7, .sparse_step = 2, .tied = tied}));
+    const Placement placement(table, {1, 3});
+    const int blocks = static_cast<int>(table.blocks().size());
+    for (const int distance : {0, 1, 2, 3, 100}) {
+      const Slots slots = assign_slots(table, placement, distance);
+      for (int a = 0; a < blocks; ++a) {
+        for (int b = a; b < std::min(blocks, a + distance + 1); ++b) {
+          for (const int u : table.blocks()[a].units) {
+            for (const int v : table.blocks()[b].units) {
+              EXPECT_TRUE(u == v || !overlap(slots, placement, u, v))
+                  << u << " and " << v << " at distance " << distance;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Slots, OverlapsAreListedOnBothSidesAndHomesAreAlignedInsideTheRegion) {
+  const ParameterTable table(make_model({.layers = 6}));
+  const Placement placement(table, {1, 2});
+  const Slots slots = assign_slots(table, placement, 1);
+  const int units = static_cast<int>(table.units().size());
+  for (int u = 0; u < units; ++u) {
+    EXPECT_EQ(slots.offset[u] % 64, 0);
+    EXPECT_LE(slots.offset[u] + placement.unit(u).padded, slots.elements);
+    for (int v = 0; v < units; ++v) {
+      const auto& list = slots.overlaps[u];
+      EXPECT_EQ(u != v && overlap(slots, placement, u, v), std::find(list.begin(), list.end(), v) != list.end());
+    }
+  }
+}
+
+TEST(Slots, EqualLayersTakeTurnsSoThatTheRegionDoesNotGrowWithDepth) {
+  std::vector<std::int64_t> sizes;
+  for (const unsigned layers : {4u, 8u, 64u}) {
+    const ParameterTable table(make_model({.layers = layers}));
+    sizes.push_back(assign_slots(table, Placement(table, {1, 2}), 2).elements);
+  }
+  EXPECT_EQ(sizes[0], sizes[1]);
+  EXPECT_EQ(sizes[1], sizes[2]);
+}
+
+TEST(Slots, AtFullDistanceEveryUnitHasMemoryOfItsOwn) {
+  const ParameterTable table(make_model({.layers = 5, .tied = true}));
+  const Slots slots = assign_slots(table, Placement(table, {1, 4}), static_cast<int>(table.blocks().size()));
+  for (const auto& overlaps : slots.overlaps) EXPECT_TRUE(overlaps.empty());
+}
+
+}  // namespace
+}  // namespace ananke::fsdp
