@@ -104,7 +104,8 @@ void Collectives::all_reduce_in_blocks(const TensorView& buffer, Reduction reduc
   }
   exchange();
   void* result = scratch(own.bytes);
-  reduce_arrived(buffer.dtype, reduction, own.data, result, static_cast<std::int64_t>(own.bytes / size_of(buffer.dtype)));
+  reduce_arrived(buffer.dtype, reduction, own.data, result,
+                 static_cast<std::int64_t>(own.bytes / size_of(buffer.dtype)));
   transport_.finish();
   for (std::size_t p = 0; p < sends_.size(); ++p) {
     sends_[p] = {result, own.bytes};

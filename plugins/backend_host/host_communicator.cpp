@@ -45,8 +45,10 @@ struct HostCommunicator::Core {
 
 template <class Body>
 void HostCommunicator::Core::run(const char* what, Body body) {
-  ANANKE_CHECK(!busy.exchange(true), "communicator {}: {} runs while another of its collectives is running; put them on "
-               "one stream or order the streams by events", setup.name, what);
+  ANANKE_CHECK(!busy.exchange(true),
+               "communicator {}: {} runs while another of its collectives is running; put them on "
+               "one stream or order the streams by events",
+               setup.name, what);
   try {
     if (setup.delay.count() > 0) std::this_thread::sleep_for(setup.delay);
     body(*collectives);
@@ -93,11 +95,10 @@ void HostCommunicator::all_gather(Stream& stream, const TensorView& send, const 
 
 void HostCommunicator::reduce_scatter(Stream& stream, const TensorView& send, const TensorView& receive) {
   HostStream& mine = HostStream::of(stream);
-  ANANKE_CHECK(send.dtype == DType::f32 && receive.dtype == DType::f32 &&
-                   send.elements() == size() * receive.elements(),
-               "communicator {}: reduce_scatter of {} {} into {} {}: it takes f32 and {} times as many as it gives",
-               core_->setup.name, send.elements(), name_of(send.dtype), receive.elements(), name_of(receive.dtype),
-               size());
+  ANANKE_CHECK(
+      send.dtype == DType::f32 && receive.dtype == DType::f32 && send.elements() == size() * receive.elements(),
+      "communicator {}: reduce_scatter of {} {} into {} {}: it takes f32 and {} times as many as it gives",
+      core_->setup.name, send.elements(), name_of(send.dtype), receive.elements(), name_of(receive.dtype), size());
   ANANKE_CHECK(!overlap(send, receive), "communicator {}: reduce_scatter's `receive` overlaps `send`",
                core_->setup.name);
   if (receive.bytes() == 0) return;
@@ -153,13 +154,14 @@ void HostCommunicator::all_to_all(Stream& stream, const TensorView& send, std::s
                "communicator {}: all_to_all sends {} elements to itself and expects {}", core_->setup.name,
                send_counts[0], receive_counts[0]);
   // Even where this rank has nothing to exchange others may have.
-  mine.enqueue([core = core_, send, receive, out = to_bytes(send_counts, send), in = to_bytes(receive_counts, receive)] {
-    if (core->size() == 1) {
-      if (out[0]) std::memcpy(receive.data, send.data, out[0]);
-    } else {
-      core->run("all_to_all", [&](Collectives& collectives) { collectives.all_to_all(send, out, receive, in); });
-    }
-  });
+  mine.enqueue(
+      [core = core_, send, receive, out = to_bytes(send_counts, send), in = to_bytes(receive_counts, receive)] {
+        if (core->size() == 1) {
+          if (out[0]) std::memcpy(receive.data, send.data, out[0]);
+        } else {
+          core->run("all_to_all", [&](Collectives& collectives) { collectives.all_to_all(send, out, receive, in); });
+        }
+      });
 }
 
 }  // namespace ananke

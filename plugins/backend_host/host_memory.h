@@ -33,8 +33,8 @@ class HostMemory final : public MemorySource {
   [[noreturn]] void refuse(std::size_t bytes) const;
 
   mutable std::mutex mutex_;
-  std::map<void*, std::size_t> sizes_;        // of large pieces in use
-  std::multimap<std::size_t, void*> kept_;    // large pieces not in use, by size
+  std::map<void*, std::size_t> sizes_;      // of large pieces in use
+  std::multimap<std::size_t, void*> kept_;  // large pieces not in use, by size
   std::uint64_t in_use_ = 0;
 };
 

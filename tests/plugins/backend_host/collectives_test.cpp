@@ -16,7 +16,8 @@ constexpr std::int64_t counts[] = {0, 1, 7, 1031, 100003};
 
 // Values whose sum depends on the order it is taken in.
 float value(int rank, std::int64_t i) {
-  return std::sin(static_cast<float>(rank * 7919 + i % 100) + 0.5f) * std::ldexp(1.f, static_cast<int>((rank * 5 + i) % 13));
+  return std::sin(static_cast<float>(rank * 7919 + i % 100) + 0.5f) *
+         std::ldexp(1.f, static_cast<int>((rank * 5 + i) % 13));
 }
 
 std::vector<float> values(int rank, std::int64_t count) {
@@ -167,8 +168,10 @@ TEST_P(Collectives, AllToAllWithZeroAndUnevenCounts) {
         in.push_back(unit * ((p + 2 * me.rank) % 3));
       }
       std::vector<std::int32_t> send, expected;
-      for (int p = 0; p < me.size; ++p) send.insert(send.end(), static_cast<std::size_t>(out[static_cast<std::size_t>(p)]), me.rank * 100 + p);
-      for (int p = 0; p < me.size; ++p) expected.insert(expected.end(), static_cast<std::size_t>(in[static_cast<std::size_t>(p)]), p * 100 + me.rank);
+      for (int p = 0; p < me.size; ++p)
+        send.insert(send.end(), static_cast<std::size_t>(out[static_cast<std::size_t>(p)]), me.rank * 100 + p);
+      for (int p = 0; p < me.size; ++p)
+        expected.insert(expected.end(), static_cast<std::size_t>(in[static_cast<std::size_t>(p)]), p * 100 + me.rank);
       std::vector<std::int32_t> receive(expected.size(), -1);
       world->all_to_all(me.compute(), view_of(send.data(), Shape{static_cast<std::int64_t>(send.size())}), out,
                         view_of(receive.data(), Shape{static_cast<std::int64_t>(receive.size())}), in);
