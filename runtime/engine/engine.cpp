@@ -46,6 +46,10 @@ Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendez
 }
 
 Engine::~Engine() {
+  // Work still under way, when an error unwinds this rank, may wait for peers that are gone.
+  for (Communicator* communicator : {world_.get(), shard_.get(), replicate_.get()}) {
+    if (communicator) communicator->abort();
+  }
   pass_.reset();
   roles_.parameters.reset();  // its buffers and communicator uses end before the communicators and the device
 }

@@ -1,0 +1,19 @@
+// What a running job is told from outside, and tells: implemented over the control channel for workers, by a few lines
+// in tests.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ananke {
+
+class RunControl {
+ public:
+  virtual ~RunControl() = default;
+  virtual bool stop_requested() const = 0;
+  virtual void phase(std::string_view what, std::uint64_t step) = 0;  // for failure reports
+  virtual void console(const std::string& line) = 0;                  // never blocks
+};
+
+}  // namespace ananke

@@ -1,0 +1,37 @@
+// Between the device and checkpoints: weights and optimizer state of what this rank owns.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/engine/engine.h"
+
+namespace ananke {
+
+class StateCheckpoint {
+ public:
+  // Collective, as Checkpoints is. All arguments outlive it; the optimizer's states are in place.
+  StateCheckpoint(Engine& engine, const OptimizerStep& optimizer, Checkpoints& checkpoints);
+
+  void save(const TrainingProgress& progress, int keep_last);
+  // Fills weights and states on every rank, all replicas. Nothing when there is no checkpoint yet.
+  std::optional<LoadedState> load(const ResumeCheck& check);
+
+ private:
+  struct Tensor {
+    const OwnedFragment* fragment;
+    std::string state;
+    TensorView on_device;
+    TensorView on_host;  // in the staging buffer
+  };
+  template <class Piece>
+  std::vector<Piece> pieces() const;
+
+  Engine& engine_;
+  Checkpoints& checkpoints_;
+  Buffer staging_;  // allocated once: first touch of memory is slow
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace ananke

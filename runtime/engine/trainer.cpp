@@ -1,0 +1,228 @@
+#include "runtime/engine/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numbers>
+
+#include "ananke/job.pb.h"
+#include "ananke/telemetry.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/config/resume.h"
+#include "runtime/data/sequential_batches.h"
+#include "runtime/engine/initial_weights.h"
+#include "runtime/engine/learning_rate.h"
+#include "runtime/engine/optimizer_rules.h"
+
+namespace ananke {
+namespace {
+
+int microbatches_of(const Job& job, int ranks) {
+  const Training& training = job.training();
+  return static_cast<int>(training.rows_per_step() / (static_cast<std::uint32_t>(ranks) * training.rows_per_microbatch()));
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+PassLimits pass_limits(const Job& job) {
+  const Training& training = job.training();
+  PassLimits limits;
+  limits.longest = training.sequence_length();
+  limits.tokens = static_cast<std::int64_t>(training.rows_per_microbatch()) * training.sequence_length();
+  limits.microbatches = microbatches_of(job, static_cast<int>(job.mesh().replicate() * job.mesh().shard()));
+  limits.order = training.microbatches_per_gather() == 1 ? LoopOrder::microbatch_outer : LoopOrder::layer_outer;
+  limits.recompute = training.recompute() == Training::FULL ? RecomputeMode::full : RecomputeMode::none;
+  limits.positions = job.model().max_position_embeddings();
+  return limits;
+}
+
+Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rendezvous, RunControl& control,
+                 Observer& observer)
+    : job_(context.job), rendezvous_(rendezvous), control_(control), observer_(observer),
+      engine_(std::move(roles), context, rendezvous), limits_(pass_limits(job_)),
+      optimizer_names_(optimizer_of_each(job_, engine_.table())),
+      schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.order)),
+      batches_(make_sequential_batches(job_, Split::train, context.rank, context.mesh.ranks())),
+      checkpoints_(job_.run_dir(), rendezvous) {}
+
+std::vector<PlanLine> Trainer::plan() const {
+  std::vector<PlanLine> lines = engine_.plan(limits_);
+  const Training& training = job_.training();
+  for (PlanLine& line :
+       BatchLoader::plan(limits_.microbatches, training.rows_per_microbatch(), training.sequence_length())) {
+    lines.push_back(std::move(line));
+  }
+  for (PlanLine& line :
+       OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), engine_.owned())) {
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+void Trainer::start(bool resume_run) {
+  const Training& training = job_.training();
+  control_.phase("start", 0);
+  engine_.start(limits_);
+  loader_ = std::make_unique<BatchLoader>(engine_.device(), limits_.microbatches, training.rows_per_microbatch(),
+                                          training.sequence_length());
+  scalars_ = std::make_unique<StepScalars>(engine_.backend(), engine_.world());
+  optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(),
+                                               engine_.backend(), engine_.parameters().fragments());
+  state_ = std::make_unique<StateCheckpoint>(engine_, *optimizer_, checkpoints_);
+  const RoleContext& context = engine_.context();
+  if (!job_.evaluation().tokens().empty() || job_.evaluation().generated_documents() > 0) {
+    evaluator_ = std::make_unique<Evaluator>(
+        engine_, *loader_, make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks()),
+        job_.evaluation().rows(), training.rows_per_microbatch());
+  }
+  routing_ = std::make_unique<RoutingTest>(job_, engine_);
+  if (resume_run) resume();
+  if (!saved_step_) {
+    initialise(engine_.device(), engine_.table(), engine_.parameters().fragments(), training.seed(),
+               job_.model().initializer_range());
+    engine_.parameters().updated();
+    tell_event(RunEvent::STARTED, "weights made from the seed");
+  }
+  for (const std::string& used : rendezvous_.exchange("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
+    memory_bytes_ = std::max<std::uint64_t>(memory_bytes_, std::stoull(used));
+  }
+  for (const Arena::Line& line : engine_.device().memory().ledger()) log_info("memory: {} bytes for {}", line.bytes, line.purpose);
+}
+
+void Trainer::resume() {
+  control_.phase("resume", 0);
+  std::optional<LoadedState> loaded = state_->load([&](const LoadedState& state) {
+    refuse_changes_on_resume(*state.job, job_);
+  });
+  if (!loaded) {
+    control_.console(fmt::format("no checkpoint under {} yet: starting at step 1", job_.run_dir()));
+    return;
+  }
+  progress_ = loaded->progress;
+  batches_->restore(progress_.batches_position);
+  saved_step_ = progress_.step;
+  for (const std::string& reason : loaded->passed_over) tell_event(RunEvent::RESUMED, "passed over: " + reason);
+  for (const std::string& change : changes_on_resume(*loaded->job, job_)) tell_event(RunEvent::RESUMED, "changed: " + change);
+  tell_event(RunEvent::RESUMED, fmt::format("resumed from {}", loaded->folder.string()));
+}
+
+TrainingEnd Trainer::train() {
+  const std::uint64_t steps = job_.training().steps(), save_every = job_.checkpoint().every_steps(),
+                      evaluate_every = job_.evaluation().every_steps();
+  bool going_on = true;
+  while (going_on && progress_.step < steps) {
+    going_on = train_step();
+    const std::uint64_t step = progress_.step;
+    if (evaluate_every && step % evaluate_every == 0 && going_on) evaluate();
+    if (save_every && step % save_every == 0) save();
+  }
+  if (going_on && evaluated_step_ != progress_.step) evaluate();
+  if (saved_step_ != progress_.step) save();
+  tell_event(going_on ? RunEvent::FINISHED : RunEvent::STOP_REQUESTED,
+             going_on ? "all steps done" : "stopped on request; continue with --resume");
+  return going_on ? TrainingEnd::finished : TrainingEnd::stopped;
+}
+
+bool Trainer::train_step() {
+  const auto begin = std::chrono::steady_clock::now();
+  const Training& training = job_.training();
+  const std::uint64_t step = progress_.step + 1;
+  control_.phase("step", step);
+  batches_->next(training.rows_per_step(), rows_);
+  scalars_->begin(rows_.valid_targets, control_.stop_requested());
+  const std::vector<DeviceBatch>& batches = loader_->load(engine_.compute(), rows_);
+  routing_->before_step(step, batches);
+  engine_.pass().run(schedule_, batches, {scalars_->loss(), scalars_->loss_scale(), {}, routing_->replays()});
+  if (engine_.first_replica()) optimizer_->add_square_sum(*scalars_);
+  scalars_->agree(training.clip_norm());
+  const double lr_factor = learning_rate_factor(job_.learning_rate(), training.steps(), step);
+  optimizer_->update(*scalars_, progress_.optimizer_steps + 1, lr_factor);
+  engine_.parameters().updated();
+  const StepScalars::Outcome outcome = scalars_->read();
+  routing_->after_step(step, batches);
+
+  check_finite(outcome);
+  progress_.step = step;
+  progress_.total_valid_tokens += static_cast<std::uint64_t>(outcome.valid_targets);
+  progress_.optimizer_steps += outcome.finite ? 1 : 0;
+  report_step(outcome, seconds_since(begin), lr_factor);
+  return !outcome.stop;
+}
+
+void Trainer::check_finite(const StepScalars::Outcome& outcome) const {
+  if (outcome.finite) return;
+  const std::uint64_t step = progress_.step + 1;
+  const std::string what =
+      fmt::format("step {}: loss {}, gradient norm {}", step, outcome.loss(), outcome.gradient_norm);
+  if (job_.training().on_non_finite() == Training::SKIP) {
+    log_warning("{}: not finite; the step is skipped, no weight changed", what);
+    return;
+  }
+  fail(ErrorKind::numeric,
+       "{}: not finite; the update was not applied and the job stops. The last checkpoint is {}. Look at the learning "
+       "rate, the clip norm and the data of this step, or set training.on_non_finite: SKIP",
+       what, saved_step_ ? fmt::format("of step {}", *saved_step_) : std::string("none"));
+}
+
+void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor) {
+  StepRecord record;
+  record.set_step(progress_.step);
+  record.set_loss(outcome.loss());
+  record.set_gradient_norm(outcome.gradient_norm);
+  record.set_learning_rate_factor(lr_factor);
+  record.set_learning_rate(engine_.optimizers().at(job_.optimizer(0).use())->learning_rate() * lr_factor);
+  record.set_valid_tokens(static_cast<std::uint64_t>(outcome.valid_targets));
+  record.set_total_valid_tokens(progress_.total_valid_tokens);
+  record.set_seconds(seconds);
+  record.set_tokens_per_second(static_cast<double>(outcome.valid_targets) / seconds);
+  record.set_memory_bytes(memory_bytes_);
+  record.set_skipped(!outcome.finite);
+  const auto since = [](std::uint64_t now, std::uint64_t& before) { return now - std::exchange(before, now); };
+  record.set_device_reads(since(engine_.device().reads(), reads_));
+  record.set_gather_bytes(since(engine_.parameters().gather_bytes(), gathered_));
+  record.set_reduce_bytes(since(engine_.parameters().reduce_bytes(), reduced_));
+  tell(record, [](Observer& observer, const StepRecord& r) { observer.on_step(r); });
+}
+
+void Trainer::evaluate() {
+  if (!evaluator_) return;
+  const auto begin = std::chrono::steady_clock::now();
+  control_.phase("evaluation", progress_.step);
+  const Evaluator::Outcome outcome = evaluator_->run();
+  evaluated_step_ = progress_.step;
+  EvaluationRecord record;
+  record.set_step(progress_.step);
+  record.set_loss(outcome.loss);
+  record.set_bits_per_token(outcome.loss / std::numbers::ln2);
+  record.set_valid_tokens(static_cast<std::uint64_t>(outcome.valid_targets));
+  record.set_seconds(seconds_since(begin));
+  tell(record, [](Observer& observer, const EvaluationRecord& r) { observer.on_evaluation(r); });
+}
+
+void Trainer::save() {
+  const auto begin = std::chrono::steady_clock::now();
+  control_.phase("checkpoint", progress_.step);
+  progress_.batches_position = batches_->position();
+  state_->save(progress_, static_cast<int>(job_.checkpoint().keep_last()));
+  saved_step_ = progress_.step;
+  tell_event(RunEvent::CHECKPOINT, fmt::format("written in {:.2f} s", seconds_since(begin)));
+}
+
+template <class Record, class Call>
+void Trainer::tell(const Record& record, Call call) {
+  if (engine_.context().rank == 0) call(observer_, record);
+}
+
+void Trainer::tell_event(int kind, std::string text) {
+  RunEvent event;
+  event.set_kind(static_cast<RunEvent::Kind>(kind));
+  event.set_step(progress_.step);
+  event.set_text(std::move(text));
+  tell(event, [](Observer& observer, const RunEvent& e) { observer.on_event(e); });
+}
+
+}  // namespace ananke

@@ -1,0 +1,75 @@
+// The step loop of one rank: rows, pass, agreement, update, evaluation, checkpoints.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/engine/evaluator.h"
+#include "runtime/engine/routing_test.h"
+#include "runtime/engine/run_control.h"
+#include "runtime/engine/state_checkpoint.h"
+#include "runtime/roles/observer.h"
+
+namespace ananke {
+
+enum class TrainingEnd { finished, stopped };
+
+class Trainer {
+ public:
+  // Roles are built, nothing is allocated. All arguments outlive the trainer. `observer` is only called on rank 0.
+  Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rendezvous, RunControl& control,
+          Observer& observer);
+
+  // Memory of this rank by purpose.
+  std::vector<PlanLine> plan() const;
+  // Device, communicators, memory; weights from the seed, or from the newest complete checkpoint when `resume` is set
+  // (from the seed when there is none yet).
+  void start(bool resume);
+  // Until the last step or until some rank is asked to stop. Either way the state is in a checkpoint on return.
+  TrainingEnd train();
+
+  const TrainingProgress& progress() const { return progress_; }
+  Engine& engine() { return engine_; }
+
+ private:
+  void resume();
+  bool train_step();  // false: some rank was asked to stop
+  void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
+  void check_finite(const StepScalars::Outcome& outcome) const;
+  void evaluate();
+  void save();
+  template <class Record, class Call>
+  void tell(const Record& record, Call call);
+  void tell_event(int kind, std::string text);
+
+  const Job& job_;
+  Rendezvous& rendezvous_;
+  RunControl& control_;
+  Observer& observer_;
+  Engine engine_;
+  PassLimits limits_;
+  std::vector<std::string> optimizer_names_;  // per parameter
+  Schedule schedule_;
+  std::unique_ptr<Batches> batches_;
+  Checkpoints checkpoints_;
+
+  // Made by start(), in this order.
+  std::unique_ptr<BatchLoader> loader_;
+  std::unique_ptr<StepScalars> scalars_;
+  std::unique_ptr<OptimizerStep> optimizer_;
+  std::unique_ptr<StateCheckpoint> state_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<RoutingTest> routing_;
+
+  Rows rows_;
+  TrainingProgress progress_;
+  std::optional<std::uint64_t> saved_step_, evaluated_step_;
+  std::uint64_t memory_bytes_ = 0;  // of the rank that holds most
+  std::uint64_t reads_ = 0, gathered_ = 0, reduced_ = 0;  // counters as of the step before
+};
+
+// Sizes of a job's passes, as plan() and start() use them.
+PassLimits pass_limits(const Job& job);
+
+}  // namespace ananke
