@@ -1,0 +1,254 @@
+#include "runtime/engine/parity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "ananke/job.pb.h"
+#include "ananke/plugin.pb.h"
+#include "ananke/site.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/checkpoint/huggingface.h"
+#include "runtime/comm/rank_threads.h"
+#include "runtime/engine/batch_loader.h"
+#include "runtime/engine/engine.h"
+#include "runtime/plugin/catalog.h"
+#include "runtime/plugin/registry.h"
+
+namespace ananke {
+namespace {
+
+struct Case {
+  std::int64_t rows = 0, length = 0, vocabulary = 0;
+  std::vector<std::int32_t> ids;
+  std::int64_t targets() const { return rows * (length - 1); }
+};
+
+// What all ranks together computed.
+struct Computed {
+  std::mutex mutex;
+  double loss_sum = 0;
+  std::vector<float> logits;                            // [B, S, V]
+  std::map<std::string, std::vector<float>> gradients;  // by parameter
+};
+
+Case read_case(const Safetensors& file, const Model& model) {
+  Case parity;
+  const SafetensorsInfo& info = file.info("input_ids");
+  if (info.shape.size() != 2 || info.shape[0] < 1 || info.shape[1] < 2) {
+    fail(ErrorKind::data, "{}: input_ids is {}, expected [rows, at least 2 tokens]", file.path(), to_string(info.shape));
+  }
+  parity.rows = info.shape[0];
+  parity.length = info.shape[1];
+  parity.vocabulary = model.vocab_size();
+  parity.ids = file.read_i32("input_ids");
+  for (std::size_t i = 0; i < parity.ids.size(); ++i) {
+    if (parity.ids[i] >= 0 && parity.ids[i] < parity.vocabulary) continue;
+    fail(ErrorKind::data, "{}: input_ids[{}] is {}, outside the model's vocabulary of {}", file.path(), i, parity.ids[i],
+         parity.vocabulary);
+  }
+  return parity;
+}
+
+// Rows rank, rank + ranks, ...; every row one document, labels shifted by one.
+Rows rows_of_rank(const Case& parity, int rank, int ranks) {
+  Rows rows;
+  rows.row_length = parity.length;
+  for (std::int64_t row = rank; row < parity.rows; row += ranks) {
+    const std::int32_t* ids = parity.ids.data() + row * parity.length;
+    for (std::int64_t i = 0; i < parity.length; ++i) {
+      rows.tokens.push_back(ids[i]);
+      rows.targets.push_back(i + 1 < parity.length ? ids[i + 1] : -1);
+      rows.positions.push_back(static_cast<std::int32_t>(i));
+    }
+    rows.segments.push_back({0});
+    rows.valid_targets += parity.length - 1;
+    ++rows.rows;
+  }
+  return rows;
+}
+
+void load_weights(Engine& engine, const HuggingfaceWeights& weights) {
+  Buffer staging;
+  for (const OwnedFragment& fragment : engine.parameters().fragments()) {
+    if (fragment.weight.bytes() > staging.bytes()) {
+      staging = engine.device().host_memory().allocate(fragment.weight.bytes(), "weights being read");
+    }
+    float* values = staging.view(DType::f32, {fragment.where.count}).as<float>();
+    const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
+    weights.read(parameter.name, {values, static_cast<std::size_t>(fragment.where.count)}, fragment.where.begin);
+    engine.device().copy(engine.compute(), fragment.weight.data, values, fragment.weight.bytes());
+    engine.compute().synchronize();
+  }
+  engine.parameters().updated();
+}
+
+void collect_gradients(Engine& engine, Computed& computed) {
+  for (const OwnedFragment& fragment : engine.parameters().fragments()) {
+    const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
+    std::vector<float>* whole = nullptr;
+    {
+      std::lock_guard lock(computed.mutex);
+      whole = &computed.gradients[parameter.name];
+      whole->resize(static_cast<std::size_t>(parameter.shape.elements()));
+    }
+    // Fragments of different ranks do not overlap.
+    engine.device().read(fragment.gradient, whole->data() + fragment.where.begin);
+  }
+}
+
+void run_rank(const ParityOptions& options, const Job& job, const Case& parity, int rank, Rendezvous& rendezvous,
+              const std::vector<FoundPlugin>& plugins, Computed& computed) {
+  const Site site;
+  const MeshShape mesh{options.replicate, options.ranks / options.replicate};
+  const RoleContext context{job, site, mesh, rank, options.ranks};
+  PluginRegistry registry;
+  for (const FoundPlugin& plugin : plugins) registry.load(plugin.note->name(), plugin.file);
+  Engine engine(make_roles(job, registry, context), context, rendezvous);
+
+  const std::int64_t most_rows = (parity.rows + options.ranks - 1) / options.ranks;
+  PassLimits limits;
+  limits.tokens = most_rows * parity.length;
+  limits.longest = limits.positions = parity.length;
+  limits.recompute = options.recompute ? RecomputeMode::full : RecomputeMode::none;
+  engine.start(limits);
+  load_weights(engine, HuggingfaceWeights(options.folder, job.model(), engine.table().parameters()));
+
+  const Rows rows = rows_of_rank(parity, rank, options.ranks);
+  BatchLoader loader(engine.device(), 1, most_rows, parity.length);
+  const std::vector<DeviceBatch>& batches = loader.load(engine.compute(), rows);
+  StepScalars scalars(engine.backend(), engine.world());
+  scalars.begin(rows.valid_targets, false);
+  Buffer logits_memory = engine.device().memory().allocate(
+      static_cast<std::size_t>(limits.tokens * parity.vocabulary) * sizeof(float), "logits");
+  const TensorView logits[] = {logits_memory.view(DType::f32, {batches[0].tokens, parity.vocabulary})};
+  engine.pass().run(training_schedule(engine.table(), 1, LoopOrder::microbatch_outer), batches,
+                    {scalars.loss(), scalars.loss_scale(), logits, false});
+  scalars.agree(0);
+  const StepScalars::Outcome outcome = scalars.read();
+
+  const std::int64_t row_elements = parity.length * parity.vocabulary;
+  for (std::int64_t local = 0; local < rows.rows; ++local) {
+    const std::int64_t row = local * options.ranks + rank;
+    engine.device().read(logits[0].slice(local * row_elements, row_elements),
+                         computed.logits.data() + row * row_elements);
+  }
+  if (engine.first_replica()) collect_gradients(engine, computed);
+  if (rank == 0) computed.loss_sum = outcome.loss_sum;
+  rendezvous.exchange("parity done", {}, "");  // nobody leaves while others still compute
+}
+
+// Largest difference of one tensor, and its largest reference element. A difference that is no number counts as
+// infinite.
+struct Difference {
+  double absolute = 0, largest = 0;
+  void add(std::span<const float> computed, std::span<const float> wanted) {
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const double d = std::abs(static_cast<double>(computed[i]) - static_cast<double>(wanted[i]));
+      absolute = std::isfinite(d) ? std::max(absolute, d) : std::numeric_limits<double>::infinity();
+      largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
+    }
+  }
+  double relative() const {
+    if (absolute == 0) return 0;
+    return largest > 0 ? absolute / largest : std::numeric_limits<double>::infinity();
+  }
+};
+
+void add_to(ParityLine& line, const std::string& tensor, const Difference& difference) {
+  const bool worse = line.tensors == 0 || difference.relative() > line.relative;
+  if (worse) line.worst = tensor;
+  ++line.tensors;
+  line.absolute = std::max(line.absolute, difference.absolute);
+  line.relative = std::max(line.relative, difference.relative());
+}
+
+ParityLine compare_gradients(const Safetensors& file, const ParameterTable& table, const Computed& computed,
+                             double tolerance) {
+  // A stored tensor may hold many parameters (all experts of a layer): its largest element is what counts.
+  std::map<std::string, Difference> differences;
+  for (const Parameter& parameter : table.parameters()) {
+    const std::string name = "grad." + parameter.name;
+    StoredParameter stored;
+    try {
+      stored = find_stored(file, name, parameter.shape);
+    } catch (const Error&) {
+      if (file.contains(name)) throw;
+      continue;  // not recorded
+    }
+    std::vector<float> wanted(static_cast<std::size_t>(stored.elements));
+    file.read_f32(stored.tensor, wanted, stored.begin);
+    differences[stored.tensor].add(computed.gradients.at(parameter.name), wanted);
+  }
+  ParityLine line{"gradients", "", 0, 0, 0, tolerance, true};
+  for (const std::string& name : file.names()) {
+    if (!name.starts_with("grad.")) continue;
+    const auto found = differences.find(name);
+    if (found == differences.end()) {
+      fail(ErrorKind::data, "{} holds {}, but the model of the folder has no such parameter", file.path(), name);
+    }
+    add_to(line, name, found->second);
+  }
+  line.within = line.relative <= tolerance;
+  return line;
+}
+
+std::vector<FoundPlugin> find_plugins() {
+  const PluginCatalog catalog(plugin_search_path());
+  std::vector<FoundPlugin> plugins;
+  for (const char* name : {"backend_host", "fsdp"}) {
+    const FoundPlugin* plugin = catalog.find_by_name(name);
+    if (!plugin) fail(ErrorKind::plugin, "plugin {} is not on the search path; `ananke plugins` says what is", name);
+    plugins.push_back(*plugin);
+  }
+  return plugins;
+}
+
+}  // namespace
+
+std::vector<ParityLine> run_parity(const ParityOptions& options) {
+  if (options.ranks < 1 || options.replicate < 1 || options.ranks % options.replicate != 0) {
+    fail(ErrorKind::config, "{} ranks cannot be {} replicas of equal size; replicate must divide ranks", options.ranks,
+         options.replicate);
+  }
+  Job job;
+  *job.mutable_model() = read_huggingface_config(options.folder);
+  const Safetensors file = Safetensors::open(options.case_file);
+  const Case parity = read_case(file, job.model());
+  const std::vector<FoundPlugin> plugins = find_plugins();
+  const ParameterTable table(job.model());
+
+  Computed computed;
+  computed.logits.resize(static_cast<std::size_t>(parity.rows * parity.length * parity.vocabulary));
+  run_rank_threads(options.ranks, std::chrono::seconds(60), [&](int rank, Rendezvous& rendezvous) {
+    run_rank(options, job, parity, rank, rendezvous, plugins, computed);
+  });
+
+  std::vector<ParityLine> lines;
+  if (file.contains("logits")) {
+    const std::vector<std::int64_t> shape = {parity.rows, parity.length, parity.vocabulary};
+    if (file.info("logits").shape != shape) {
+      fail(ErrorKind::data, "{}: logits are {}, expected {}", file.path(), to_string(file.info("logits").shape),
+           to_string(shape));
+    }
+    Difference difference;
+    difference.add(computed.logits, file.read_f32("logits"));
+    ParityLine& line = lines.emplace_back(ParityLine{"logits", "", 0, 0, 0, options.logits_tolerance, true});
+    add_to(line, "logits", difference);
+    line.within = line.absolute <= line.tolerance;
+  }
+  if (file.contains("loss")) {
+    const double wanted = file.read_f32("loss").at(0);
+    const double absolute = std::abs(computed.loss_sum / static_cast<double>(parity.targets()) - wanted);
+    lines.push_back({"loss", "loss", 1, absolute, wanted != 0 ? absolute / std::abs(wanted) : absolute,
+                     options.loss_tolerance, absolute <= options.loss_tolerance});
+  }
+  if (ParityLine line = compare_gradients(file, table, computed, options.gradient_tolerance); line.tensors > 0) {
+    lines.push_back(line);
+  }
+  if (lines.empty()) fail(ErrorKind::data, "{} holds no logits, loss or grad.* to compare with", file.path());
+  return lines;
+}
+
+}  // namespace ananke
