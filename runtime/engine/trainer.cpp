@@ -79,7 +79,7 @@ void Trainer::start(bool resume_run) {
         engine_, *loader_, make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks()),
         job_.evaluation().rows(), training.rows_per_microbatch());
   }
-  routing_ = std::make_unique<RoutingTest>(job_, engine_);
+  routing_ = std::make_unique<RoutingTape>(job_, engine_);
   if (resume_run) resume();
   if (!saved_step_) {
     initialise(engine_.device(), engine_.table(), engine_.parameters().fragments(), training.seed(),

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/engine/evaluator.h"
-#include "runtime/engine/routing_test.h"
+#include "runtime/engine/routing_tape.h"
 #include "runtime/engine/run_control.h"
 #include "runtime/engine/state_checkpoint.h"
 #include "runtime/roles/observer.h"
@@ -60,7 +60,7 @@ class Trainer {
   std::unique_ptr<OptimizerStep> optimizer_;
   std::unique_ptr<StateCheckpoint> state_;
   std::unique_ptr<Evaluator> evaluator_;
-  std::unique_ptr<RoutingTest> routing_;
+  std::unique_ptr<RoutingTape> routing_;
 
   Rows rows_;
   TrainingProgress progress_;

@@ -1,11 +1,11 @@
-#include "runtime/engine/routing_test.h"
+#include "runtime/engine/routing_tape.h"
 
 #include "ananke/job.pb.h"
 #include "runtime/base/error.h"
 
 namespace ananke {
 
-RoutingTest::RoutingTest(const Job& job, Engine& engine)
+RoutingTape::RoutingTape(const Job& job, Engine& engine)
     : engine_(engine), row_length_(job.training().sequence_length()),
       rows_per_microbatch_(job.training().rows_per_microbatch()), k_(job.model().num_experts_per_tok()) {
   const Training& training = job.training();
@@ -20,16 +20,16 @@ RoutingTest::RoutingTest(const Job& job, Engine& engine)
       fail(ErrorKind::config, "training.record_routing {} works on one rank, this job has {}; record with --ranks 1",
            training.record_routing(), ranks);
     }
-    recorded_ = RoutingLog::create(training.record_routing(), shape);
+    recorded_.emplace(RoutingLog::create(training.record_routing(), shape));
   } else {
-    replayed_ = RoutingLog::open(training.replay_routing(), shape);
+    replayed_.emplace(RoutingLog::open(training.replay_routing(), shape));
   }
   staging_ = engine.device().host_memory().allocate(
       static_cast<std::size_t>(row_length_ * k_) * sizeof(std::int32_t), "routing log");
 }
 
 template <class Visit>
-void RoutingTest::for_each_row(const std::vector<DeviceBatch>& batches, Visit visit) {
+void RoutingTape::for_each_row(const std::vector<DeviceBatch>& batches, Visit visit) {
   const RoleContext& context = engine_.context();
   std::uint64_t moe_layer = 0;
   for (const Block& block : engine_.table().blocks()) {
@@ -46,7 +46,7 @@ void RoutingTest::for_each_row(const std::vector<DeviceBatch>& batches, Visit vi
   }
 }
 
-void RoutingTest::before_step(std::uint64_t step, const std::vector<DeviceBatch>& batches) {
+void RoutingTape::before_step(std::uint64_t step, const std::vector<DeviceBatch>& batches) {
   if (!replayed_) return;
   auto* staging = staging_.view(DType::i32, {row_length_, k_}).as<std::int32_t>();
   for_each_row(batches, [&](std::uint64_t layer, std::uint64_t row, const TensorView& indices) {
@@ -56,7 +56,7 @@ void RoutingTest::before_step(std::uint64_t step, const std::vector<DeviceBatch>
   });
 }
 
-void RoutingTest::after_step(std::uint64_t step, const std::vector<DeviceBatch>& batches) {
+void RoutingTape::after_step(std::uint64_t step, const std::vector<DeviceBatch>& batches) {
   if (!recorded_) return;
   auto* staging = staging_.view(DType::i32, {row_length_, k_}).as<std::int32_t>();
   for_each_row(batches, [&](std::uint64_t layer, std::uint64_t row, const TensorView& indices) {

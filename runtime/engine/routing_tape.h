@@ -9,10 +9,10 @@
 
 namespace ananke {
 
-class RoutingTest {
+class RoutingTape {
  public:
   // Throws Error(config) when recording on more than one rank: rows of a step must all pass here.
-  RoutingTest(const Job& job, Engine& engine);
+  RoutingTape(const Job& job, Engine& engine);
   bool replays() const { return replayed_.has_value(); }
   void before_step(std::uint64_t step, const std::vector<DeviceBatch>& batches);  // fills the pass's decisions
   void after_step(std::uint64_t step, const std::vector<DeviceBatch>& batches);   // reads them back
