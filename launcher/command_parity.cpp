@@ -14,7 +14,7 @@ namespace po = boost::program_options;
 
 po::options_description describe(ParityOptions& options) {
   po::options_description visible("options");
-  const auto add = visible.add_options();
+  auto add = visible.add_options();
   add("help,h", "this text");
   add("ranks", po::value(&options.ranks)->default_value(1), "ranks, as threads; rows are dealt to them in turn");
   add("replicate", po::value(&options.replicate)->default_value(1), "whole copies among the ranks");
