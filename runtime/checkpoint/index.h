@@ -1,0 +1,45 @@
+// The index of a checkpoint as data: made of the ranks' parts, and asked where a range of elements lies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint.h"
+
+namespace ananke {
+
+// Merges what each rank wrote: a part holds one file, and fragments that point at it (file 0).
+class IndexBuilder {
+ public:
+  explicit IndexBuilder(CheckpointIndex& index) : index_(index) {}
+  // Throws Error(checkpoint) when two ranks disagree on a tensor's shape.
+  void add(const CheckpointIndex& part);
+  // Sorts every tensor's fragments. Throws Error(checkpoint) naming the tensor and the elements that nobody wrote or
+  // that were written twice.
+  void finish();
+
+ private:
+  CheckpointIndex& index_;
+  std::map<std::pair<std::string, std::string>, int> tensors_;  // (parameter, state) → its place in the index
+};
+
+// A part of a target that lies in one fragment of one file.
+struct FilePiece {
+  std::size_t target = 0;   // index into the targets
+  int file = 0;             // index into CheckpointIndex.files
+  std::int64_t offset = 0;  // within the fragment
+  std::int64_t offset_in_target = 0;
+  std::int64_t count = 0;
+  bool whole = false;          // all of the fragment, so that its checksum can be compared
+  std::uint64_t checksum = 0;  // of the fragment
+};
+
+// Where all targets lie, file by file. Throws Error(checkpoint) when a tensor is missing or has another shape.
+std::vector<FilePiece> locate(const CheckpointIndex& index, std::span<const StateTarget> targets);
+
+}  // namespace ananke

@@ -1,0 +1,107 @@
+#include "tests/runtime/checkpoint/checkpoint_fixture.h"
+
+namespace ananke {
+namespace {
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST_F(CheckpointTest, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
+  for (int writers : {1, 2, 5}) {
+    ASSERT_EQ(save(7, writers), all_of(writers, ""));
+    for (int readers : {1, 2, 3, 4, 7})
+      EXPECT_EQ(load(readers), all_of(readers, "step 7")) << writers << " to " << readers;
+  }
+}
+
+TEST_F(CheckpointTest, TheNewestIsLoaded) {
+  for (std::uint64_t step : {9, 10, 100000000, 11}) ASSERT_EQ(save(step, 2), all_of(2, ""));
+  const auto found = find_checkpoints(run_dir);
+  ASSERT_EQ(found.size(), 4u);
+  EXPECT_EQ(found[0].step, 100000000u);
+  EXPECT_EQ(found[0].folder.filename(), "step-100000000");
+  EXPECT_TRUE(found[0].complete());
+  EXPECT_GT(found[0].bytes, 1000u);
+  EXPECT_EQ(found[3].step, 9u);
+}
+
+TEST_F(CheckpointTest, NothingIsLoadedWhereNothingWasSaved) {
+  EXPECT_TRUE(find_checkpoints(run_dir).empty());
+  EXPECT_EQ(load(3), all_of(3, "nothing"));
+}
+
+TEST_F(CheckpointTest, AReplicaWritesNoFile) {
+  const auto errors = as_ranks(4, [&](int rank, Rendezvous& rendezvous) {
+    RankState state(test_tensors(), rank % 2, 2);
+    state.fill(5);
+    const auto fragments = rank < 2 ? state.fragments() : std::vector<StateFragment>{};
+    Checkpoints(run_dir, rendezvous).save({5, 50, 4, "row 5"}, test_job(), fragments, 0);
+  });
+  EXPECT_EQ(errors, all_of(4, ""));
+  EXPECT_EQ(names_in(step_folder(5)),
+            (std::vector<std::string>{"COMPLETE", "index.json", "rank-0000.h5", "rank-0001.h5"}));
+  EXPECT_EQ(load(3), all_of(3, "step 5"));
+}
+
+TEST_F(CheckpointTest, OlderOnesGoOnceTheNewerIsDurable) {
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    ASSERT_EQ(save(step, 2, 2), all_of(2, ""));
+    EXPECT_EQ(names_in(checkpoints_folder(run_dir)).size(), std::min<std::size_t>(step, 2));
+  }
+  EXPECT_EQ(names_in(checkpoints_folder(run_dir)), (std::vector<std::string>{"step-00000004", "step-00000005"}));
+}
+
+TEST_F(CheckpointTest, DamagedOnesDoNotCountAsKept) {
+  for (std::uint64_t step = 1; step <= 3; ++step) save(step, 2);
+  std::filesystem::remove(step_folder(3) / "rank-0001.h5");
+  save(4, 2, 2);
+  EXPECT_EQ(names_in(checkpoints_folder(run_dir)),
+            (std::vector<std::string>{"step-00000002", "step-00000003", "step-00000004"}));
+}
+
+TEST_F(CheckpointTest, ASecondCheckpointOfAStepTakesTheFirstOnesPlace) {
+  save(6, 3);
+  std::filesystem::remove(step_folder(6) / "rank-0002.h5");
+  ASSERT_EQ(save(6, 2, 1), all_of(2, ""));
+  EXPECT_EQ(names_in(checkpoints_folder(run_dir)), std::vector<std::string>{"step-00000006"});
+  EXPECT_EQ(load(2), all_of(2, "step 6"));
+}
+
+TEST_F(CheckpointTest, OneObjectSavesAndLoadsAgainAndAgain) {
+  const auto errors = as_ranks(2, [&](int rank, Rendezvous& rendezvous) {
+    Checkpoints checkpoints(run_dir, rendezvous);
+    RankState state(test_tensors(), rank, 2);
+    for (std::uint64_t step = 1; step < 4; ++step) {
+      state.fill(step);
+      checkpoints.save({step, 0, 0, ""}, test_job(), state.fragments(), 1);
+      state.fill(99);
+      const auto loaded = checkpoints.load_newest(state.targets);
+      ANANKE_CHECK(loaded && loaded->progress.step == step && state.wrong(step) == 0, "step {}", step);
+    }
+  });
+  EXPECT_EQ(errors, all_of(2, ""));
+}
+
+TEST_F(CheckpointTest, BitsOfEveryKindOfFloatSurvive) {
+  const std::uint32_t patterns[] = {0x7fc00001, 0xff800000, 0x80000000, 0x00000001, 0x3f800000, 0x7f7fffff};
+  const auto errors = as_ranks(1, [&](int, Rendezvous& rendezvous) {
+    float data[6], back[6];
+    std::memcpy(data, patterns, sizeof data);
+    Checkpoints checkpoints(run_dir, rendezvous);
+    const StateFragment out{"scale", "weight", {2, 3}, 0, 6, data};
+    checkpoints.save({1, 0, 0, std::string("\0\xff", 2)}, test_job(), std::span(&out, 1), 0);
+    const StateTarget in{"scale", "weight", {2, 3}, 0, 6, back};
+    const auto loaded = checkpoints.load_newest(std::span(&in, 1));
+    ANANKE_CHECK(std::memcmp(back, patterns, sizeof back) == 0, "bits differ");
+    ANANKE_CHECK(loaded->progress.batches_position == std::string("\0\xff", 2), "position differs");
+  });
+  EXPECT_EQ(errors, all_of(1, ""));
+}
+
+}  // namespace
+}  // namespace ananke
