@@ -1,0 +1,60 @@
+#include "runtime/engine/worker.h"
+
+#include "ananke/job.pb.h"
+#include "ananke/site.pb.h"
+#include "runtime/base/log.h"
+#include "runtime/engine/trainer.h"
+#include "runtime/plugin/registry.h"
+#include "runtime/telemetry/console_observer.h"
+#include "runtime/telemetry/json_lines_observer.h"
+#include "runtime/telemetry/observer_list.h"
+#include "runtime/telemetry/tables.h"
+
+namespace ananke {
+namespace {
+
+class ControlledRun : public RunControl {
+ public:
+  explicit ControlledRun(ControlClient& client) : client_(client) {}
+  bool stop_requested() const override { return client_.stop_requested(); }
+  void phase(std::string_view what, std::uint64_t step) override { client_.set_phase(what, step); }
+  void console(const std::string& line) override { client_.console(line); }
+
+ private:
+  ControlClient& client_;
+};
+
+MeshShape mesh_of(const Job& job) {
+  return {static_cast<int>(job.mesh().replicate()), static_cast<int>(job.mesh().shard())};
+}
+
+void print_tables(const Trainer& trainer, const Job& job, RunControl& control) {
+  control.console(parameter_table_text(trainer.engine().table(), job.training().sequence_length()));
+  control.console(memory_plan_text(trainer.plan()));
+}
+
+}  // namespace
+
+int run_worker(const WorkerContext& worker) {
+  const Job& job = worker.job;
+  ControlledRun control(worker.control);
+  control.phase("loading plugins", 0);
+  PluginRegistry plugins;
+  for (const PluginFile& file : job.resolved().plugins()) plugins.load(file.name(), file.path(), file.hash());
+
+  const RoleContext context{job, worker.site, mesh_of(job), worker.identity.rank, worker.identity.local_size};
+  ObserverList observers;
+  if (context.rank == 0) {
+    observers.add(std::make_unique<ConsoleObserver>(job, [&](const std::string& line) { control.console(line); }));
+    observers.add(std::make_unique<JsonLinesObserver>(job.run_dir()));
+  }
+  Trainer trainer(make_roles(job, plugins, context), context, worker.control, control, observers);
+  if (context.rank == 0) print_tables(trainer, job, control);
+  trainer.start(worker.resume);
+  log_info("{}", trainer.engine().device().description());
+  const TrainingEnd end = trainer.train();
+  control.phase("end", trainer.progress().step);
+  return end == TrainingEnd::finished ? 0 : static_cast<int>(ErrorKind::interrupted);
+}
+
+}  // namespace ananke
