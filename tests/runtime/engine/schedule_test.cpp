@@ -41,13 +41,17 @@ TEST(Schedule, MarksFirstAndLastUsesInBothLoopOrders) {
         std::map<int, int> first_use, last_use, first_gradient, last_gradient;
         for (const Item& item : schedule) {
           for (const UnitUse& use : item.units) {
-            if (use.first_use) EXPECT_EQ(first_use[use.unit]++, 0);
+            if (use.first_use) {
+              EXPECT_EQ(first_use[use.unit]++, 0);
+            }
             if (use.needs_weights) {
               EXPECT_EQ(first_use[use.unit], 1);
               EXPECT_EQ(last_use[use.unit], 0) << "used after its last use";
             }
             if (use.last_use) ++last_use[use.unit];
-            if (use.first_gradient) EXPECT_EQ(first_gradient[use.unit]++, 0);
+            if (use.first_gradient) {
+              EXPECT_EQ(first_gradient[use.unit]++, 0);
+            }
             if (item.phase != Phase::forward) {
               EXPECT_EQ(first_gradient[use.unit], 1);
               EXPECT_EQ(last_gradient[use.unit], 0) << "gradient after its last";
