@@ -1,0 +1,29 @@
+// Built-in observer: one console line per step, evaluation and event.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "runtime/roles/observer.h"
+
+namespace ananke {
+
+using ConsoleSink = std::function<void(const std::string&)>;  // gets a line without its end
+
+class ConsoleObserver : public Observer {
+ public:
+  // `total_steps` is the job's last step, for "step 12/200" and the time left.
+  ConsoleObserver(std::uint64_t total_steps, ConsoleSink print);
+  void on_step(const StepRecord& record) override;
+  void on_evaluation(const EvaluationRecord& record) override;
+  void on_event(const RunEvent& event) override;
+
+ private:
+  double seconds_left(const StepRecord& record);
+  std::uint64_t total_steps_;
+  ConsoleSink print_;
+  std::uint64_t steps_seen_ = 0;
+  double seconds_per_step_ = 0;  // a mean that forgets: the first steps are slower, a cluster changes its pace
+};
+
+}  // namespace ananke

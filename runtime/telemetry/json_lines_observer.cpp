@@ -1,0 +1,142 @@
+#include "runtime/telemetry/json_lines_observer.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "ananke/telemetry.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+
+namespace ananke {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      result += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      result += fmt::format("\\u{:04x}", static_cast<int>(c));
+    } else {
+      result += c;
+    }
+  }
+  return result + '"';
+}
+
+std::string number(double value) {
+  if (std::isfinite(value)) return fmt::format("{}", value);  // shortest that reads back as the same double
+  return std::isnan(value) ? "\"NaN\"" : value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
+}
+
+std::string value_of(const Message& message, const FieldDescriptor* field) {
+  const auto* reflection = message.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT64: return std::to_string(reflection->GetUInt64(message, field));
+    case FieldDescriptor::CPPTYPE_DOUBLE: return number(reflection->GetDouble(message, field));
+    case FieldDescriptor::CPPTYPE_BOOL: return reflection->GetBool(message, field) ? "true" : "false";
+    case FieldDescriptor::CPPTYPE_STRING: return quoted(reflection->GetString(message, field));
+    case FieldDescriptor::CPPTYPE_ENUM: return quoted(reflection->GetEnum(message, field)->name());
+    case FieldDescriptor::CPPTYPE_MESSAGE: return to_json_line(reflection->GetMessage(message, field));
+    default: break;
+  }
+  fail(ErrorKind::internal, "telemetry field {} has a type that no line of JSON was made for", field->full_name());
+}
+
+// Whether a line of an earlier run still holds when the run goes on after step `last`.
+bool stays(const std::string& text, std::uint64_t last) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  TelemetryLine line;
+  if (!google::protobuf::util::JsonStringToMessage(text, &line, options).ok()) return false;
+  switch (line.kind_case()) {
+    case TelemetryLine::kStep: return line.step().step() <= last;
+    case TelemetryLine::kEvaluation: return line.evaluation().step() <= last;
+    case TelemetryLine::kEvent: return true;
+    case TelemetryLine::KIND_NOT_SET: return false;
+  }
+  return false;
+}
+
+// Rewrites the file under a temporary name, so that a kill meanwhile loses nothing.
+void drop_after(const std::filesystem::path& path, std::uint64_t last) {
+  std::ifstream old(path);
+  if (!old) return;
+  auto temporary = path;
+  temporary += ".tmp";
+  std::ofstream kept(temporary, std::ios::trunc);
+  for (std::string line; std::getline(old, line);) {
+    if (stays(line, last)) kept << line << '\n';
+  }
+  kept.close();
+  if (!kept) throw std::filesystem::filesystem_error("write", temporary, std::make_error_code(std::errc(errno)));
+  std::filesystem::rename(temporary, path);
+}
+
+}  // namespace
+
+std::string to_json_line(const Message& message) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  std::string text;
+  for (const FieldDescriptor* field : fields) {
+    text += fmt::format("{}\"{}\":{}", text.empty() ? "" : ",", field->name(), value_of(message, field));
+  }
+  return "{" + text + "}";
+}
+
+JsonLinesObserver::JsonLinesObserver(std::filesystem::path file, std::optional<std::uint64_t> resume_after)
+    : path_(std::move(file)), file_(nullptr, std::fclose) {
+  try {
+    if (resume_after) {
+      drop_after(path_, *resume_after);
+    } else if (std::filesystem::exists(path_)) {
+      std::filesystem::rename(path_, path_.string() + ".old");
+    }
+  } catch (const std::exception& error) {
+    log_warning("{} keeps lines of an earlier run: {}", path_.string(), error.what());
+  }
+  file_.reset(std::fopen(path_.c_str(), "ae"));
+  if (!file_) warn("open", errno);
+}
+
+void JsonLinesObserver::on_step(const StepRecord& record) {
+  TelemetryLine line;
+  *line.mutable_step() = record;
+  write(line);
+}
+
+void JsonLinesObserver::on_evaluation(const EvaluationRecord& record) {
+  TelemetryLine line;
+  *line.mutable_evaluation() = record;
+  write(line);
+}
+
+void JsonLinesObserver::on_event(const RunEvent& event) {
+  TelemetryLine line;
+  *line.mutable_event() = event;
+  write(line);
+}
+
+void JsonLinesObserver::write(const TelemetryLine& line) {
+  if (!file_) return;
+  const std::string text = to_json_line(line) + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0) return;
+  warn("write", errno);
+  std::clearerr(file_.get());  // the next line is tried again: the disk may have room by then
+}
+
+void JsonLinesObserver::warn(const char* action, int error) {
+  if (warned_) return;
+  warned_ = true;
+  log_warning("cannot {} {}: {}; the run goes on, its records have gaps", action, path_.string(), std::strerror(error));
+}
+
+}  // namespace ananke

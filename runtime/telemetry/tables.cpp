@@ -1,0 +1,104 @@
+#include "runtime/telemetry/tables.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "runtime/base/error.h"
+#include "runtime/base/units.h"
+#include "runtime/model/parameter_table.h"
+
+namespace ananke {
+namespace {
+
+// Rows of equal length; the first column is left-aligned, the others right-aligned, two spaces between them.
+std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      text += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+// "model.layers.3.mlp.experts.7.up_proj.weight" → "model.layers.*.mlp.experts.*.up_proj.weight"
+std::string folded(const std::string& name) {
+  std::string result;
+  for (std::size_t i = 0; i < name.size();) {
+    std::size_t end = std::min(name.find('.', i), name.size());
+    const bool digits = end > i && std::all_of(name.begin() + static_cast<std::ptrdiff_t>(i),
+                                               name.begin() + static_cast<std::ptrdiff_t>(end),
+                                               [](unsigned char c) { return std::isdigit(c); });
+    result += digits ? "*" : name.substr(i, end - i);
+    if (end < name.size()) result += '.';
+    i = end + 1;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string parameters_text(const ParameterTable& table, std::int64_t context) {
+  struct Group {
+    std::string name;
+    Shape shape;
+    std::int64_t tensors = 0;
+  };
+  std::vector<Group> groups;  // in the model's order
+  std::map<std::string, std::size_t> places;
+  for (const Parameter& parameter : table.parameters()) {
+    const std::string name = folded(parameter.name);
+    const auto [place, is_new] = places.try_emplace(name + to_string(parameter.shape), groups.size());
+    if (is_new) groups.push_back({name, parameter.shape});
+    ++groups[place->second].tensors;
+  }
+  std::vector<std::vector<std::string>> rows = {{"parameter", "shape", "tensors", "elements"}};
+  for (const Group& group : groups) {
+    rows.push_back({group.name, to_string(group.shape), std::to_string(group.tensors),
+                    format_count(static_cast<double>(group.tensors * group.shape.elements()))});
+  }
+  return aligned(rows) + fmt::format(
+                             "{} parameters, {} active per token; {} FLOPs per token forward and backward, rows of {} "
+                             "tokens\n",
+                             format_count(static_cast<double>(table.total())),
+                             format_count(static_cast<double>(table.active())),
+                             format_count(table.flops_per_token(context)), context);
+}
+
+std::string plan_text(std::span<const PlanLine> lines) {
+  std::map<std::pair<Place, std::string>, std::uint64_t> sums;
+  std::map<Place, std::uint64_t> totals;
+  for (const PlanLine& line : lines) {
+    sums[{line.place, line.purpose}] += line.bytes;
+    totals[line.place] += line.bytes;
+  }
+  std::vector<std::pair<std::pair<Place, std::string>, std::uint64_t>> sorted(sums.begin(), sums.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  const auto place_name = [](Place place) { return place == Place::device ? "device" : "host"; };
+  std::vector<std::vector<std::string>> rows = {{"memory of one rank", "place", "planned"}};
+  for (const auto& [key, bytes] : sorted) rows.push_back({key.second, place_name(key.first), format_bytes(bytes)});
+  for (const auto& [place, bytes] : totals) rows.push_back({"sum", place_name(place), format_bytes(bytes)});
+  return aligned(rows);
+}
+
+std::string ledger_text(const std::string& name, std::span<const Arena::Line> lines, std::uint64_t peak) {
+  std::vector<std::vector<std::string>> rows = {{name, "pieces", "in use"}};
+  std::uint64_t sum = 0, pieces = 0;
+  for (const Arena::Line& line : lines) {
+    rows.push_back({line.purpose, std::to_string(line.allocations), format_bytes(line.bytes)});
+    sum += line.bytes;
+    pieces += line.allocations;
+  }
+  rows.push_back({"sum", std::to_string(pieces), format_bytes(sum)});
+  rows.push_back({"peak", "", format_bytes(peak)});
+  return aligned(rows);
+}
+
+}  // namespace ananke

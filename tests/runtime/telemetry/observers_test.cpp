@@ -1,0 +1,228 @@
+#include <google/protobuf/util/json_util.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "ananke/telemetry.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/telemetry/console_observer.h"
+#include "runtime/telemetry/json_lines_observer.h"
+#include "runtime/telemetry/observer_list.h"
+
+namespace ananke {
+namespace {
+
+StepRecord step_record(std::uint64_t step) {
+  StepRecord record;
+  record.set_step(step);
+  record.set_loss(5.25);
+  record.set_gradient_norm(0.5);
+  record.set_learning_rate(3e-4);
+  record.set_tokens_per_second(12345);
+  record.set_memory_bytes(130 << 20);
+  record.set_seconds(2);
+  return record;
+}
+
+class JsonLines : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder =
+        std::filesystem::temp_directory_path() /
+        fmt::format("ananke-telemetry-{}-{}", testing::UnitTest::GetInstance()->current_test_info()->name(), getpid());
+    std::filesystem::create_directories(folder);
+    file = folder / "steps.jsonl";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+  std::vector<std::string> lines(const std::filesystem::path& path) const {
+    std::ifstream stream(path);
+    std::vector<std::string> result;
+    for (std::string line; std::getline(stream, line);) result.push_back(line);
+    return result;
+  }
+  std::filesystem::path folder, file;
+};
+
+TEST_F(JsonLines, AFileThatCannotBeOpenedOrWrittenIsNoFailure) {
+  JsonLinesObserver nowhere(folder / "missing" / "steps.jsonl", std::nullopt);
+  nowhere.on_step(step_record(1));
+  JsonLinesObserver resumed_nowhere(folder / "missing" / "steps.jsonl", 3);
+  resumed_nowhere.on_step(step_record(4));
+  std::filesystem::create_directory(file);
+  JsonLinesObserver on_a_folder(file, 3);
+  on_a_folder.on_step(step_record(4));
+}
+
+// A file-size limit stands for a full disk.
+TEST_F(JsonLines, ALineThatDoesNotFitIsNoFailure) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100, 100};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    JsonLinesObserver observer(file, std::nullopt);
+    for (std::uint64_t step = 1; step <= 3; ++step) observer.on_step(step_record(step));
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(std::filesystem::file_size(file), 100u);
+}
+
+TEST_F(JsonLines, NumbersStayNumbersAndNotFiniteOnesAreNamed) {
+  JsonLinesObserver observer(file, std::nullopt);
+  StepRecord record = step_record(7);
+  record.set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
+  record.set_loss(-std::numeric_limits<double>::infinity());
+  record.set_total_valid_tokens(1ull << 53);
+  record.set_skipped(true);
+  observer.on_step(record);
+  RunEvent event;
+  event.set_kind(RunEvent::CHECKPOINT);
+  event.set_step(7);
+  event.set_text("said \"so\" \\ in\ttwo\nlines, ü");
+  observer.on_event(event);
+  EvaluationRecord evaluation;
+  evaluation.set_step(7);
+  evaluation.set_bits_per_token(0.1);
+  observer.on_evaluation(evaluation);
+  const auto written = lines(file);
+  ASSERT_EQ(written.size(), 3u);
+  EXPECT_EQ(
+      written[0],
+      "{\"step\":{\"step\":7,\"loss\":\"-Infinity\",\"gradient_norm\":\"NaN\",\"learning_rate\":0.0003,"
+      "\"total_valid_tokens\":9007199254740992,\"seconds\":2,\"tokens_per_second\":12345,\"memory_bytes\":136314880,"
+      "\"skipped\":true}}");
+  EXPECT_EQ(written[2], "{\"evaluation\":{\"step\":7,\"bits_per_token\":0.1}}");
+  for (const auto& line : written) {
+    TelemetryLine parsed;
+    ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(line, &parsed).ok()) << line;
+    if (parsed.has_event()) {
+      EXPECT_EQ(parsed.event().text(), event.text());
+    }
+    if (parsed.has_step()) {
+      EXPECT_TRUE(std::isnan(parsed.step().gradient_norm()));
+    }
+  }
+}
+
+TEST_F(JsonLines, AResumedRunHasEveryStepOnceAndItsEvents) {
+  {
+    JsonLinesObserver observer(file, std::nullopt);
+    RunEvent event;
+    event.set_step(3);
+    event.set_kind(RunEvent::STARTED);
+    observer.on_event(event);
+    for (std::uint64_t step = 1; step <= 5; ++step) observer.on_step(step_record(step));
+    EvaluationRecord evaluation;
+    for (std::uint64_t step : {2, 4}) {
+      evaluation.set_step(step);
+      observer.on_evaluation(evaluation);
+    }
+  }
+  std::ofstream(file, std::ios::app) << "{\"step\":{\"step\":6,\"lo";  // torn by a kill
+  {
+    JsonLinesObserver observer(file, 3);
+    EXPECT_EQ(lines(file).size(), 5u);  // event, steps 1 to 3, evaluation 2
+    for (std::uint64_t step = 4; step <= 6; ++step) observer.on_step(step_record(step));
+  }
+  const auto written = lines(file);
+  ASSERT_EQ(written.size(), 8u);
+  EXPECT_EQ(written[0], "{\"event\":{\"kind\":\"STARTED\",\"step\":3}}");
+  for (std::uint64_t step = 1; step <= 6; ++step) {
+    const auto start = fmt::format("{{\"step\":{{\"step\":{},", step);
+    EXPECT_EQ(std::count_if(written.begin(), written.end(), [&](const auto& line) { return line.starts_with(start); }),
+              1);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+}
+
+TEST_F(JsonLines, AFreshRunKeepsTheOldFileAside) {
+  std::ofstream(file) << "before\n";
+  JsonLinesObserver observer(file, std::nullopt);
+  observer.on_step(step_record(1));
+  EXPECT_EQ(lines(file).size(), 1u);
+  EXPECT_EQ(lines(file.string() + ".old"), std::vector<std::string>{"before"});
+}
+
+TEST(ObserverListTest, OneThatThrowsIsNotToldAnyMoreAndTheOthersAre) {
+  struct Counter : Observer {
+    explicit Counter(int& count, bool bad) : count(count), bad(bad) {}
+    void on_step(const StepRecord&) override {
+      ++count;
+      if (bad) throw std::runtime_error("no room");
+    }
+    void on_evaluation(const EvaluationRecord&) override { ++count; }
+    void on_event(const RunEvent&) override { ++count; }
+    int& count;
+    bool bad;
+  };
+  int bad = 0, good = 0;
+  ObserverList list;
+  list.add("bad", std::make_unique<Counter>(bad, true));
+  list.add("good", std::make_unique<Counter>(good, false));
+  list.on_step(step_record(1));
+  list.on_step(step_record(2));
+  list.on_evaluation({});
+  list.on_event({});
+  EXPECT_EQ(bad, 1);
+  EXPECT_EQ(good, 4);
+}
+
+TEST(ConsoleObserverTest, SaysAllOfAStepInOneLine) {
+  std::vector<std::string> lines;
+  ConsoleObserver observer(120, [&](const std::string& line) { lines.push_back(line); });
+  observer.on_step(step_record(20));
+  EXPECT_EQ(
+      lines.at(0),
+      "step  20/120 | loss 5.2500 | 12.3K tokens/s | gradient norm 0.5 | lr 0.0003 | memory 130 MiB | left 3 min 20 s");
+  StepRecord skipped = step_record(120);
+  skipped.set_loss(std::numeric_limits<double>::quiet_NaN());
+  skipped.set_skipped(true);
+  observer.on_step(skipped);
+  EXPECT_NE(lines.at(1).find("loss nan"), std::string::npos) << lines[1];
+  EXPECT_NE(lines.at(1).find("left 0 ms | SKIPPED: not finite"), std::string::npos) << lines[1];
+}
+
+TEST(ConsoleObserverTest, TimeLeftForgetsTheSlowFirstStep) {
+  std::vector<std::string> lines;
+  ConsoleObserver observer(103, [&](const std::string& line) { lines.push_back(line); });
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    StepRecord record = step_record(step);
+    record.set_seconds(step == 1 ? 60 : 0.3);
+    observer.on_step(record);
+  }
+  EXPECT_NE(lines.at(2).find("left 30.0 s"), std::string::npos) << lines[2];
+}
+
+TEST(ConsoleObserverTest, EvaluationsAndEvents) {
+  std::vector<std::string> lines;
+  ConsoleObserver observer(10, [&](const std::string& line) { lines.push_back(line); });
+  EvaluationRecord evaluation;
+  evaluation.set_step(10);
+  evaluation.set_loss(2.0);
+  evaluation.set_bits_per_token(2.885);
+  evaluation.set_valid_tokens(65536);
+  evaluation.set_seconds(1.5);
+  observer.on_evaluation(evaluation);
+  RunEvent event;
+  event.set_kind(RunEvent::RESUMED);
+  event.set_step(4);
+  observer.on_event(event);
+  event.set_text("run/checkpoints/step-00000004");
+  observer.on_event(event);
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "evaluation after step 10 | loss 2.0000 | 2.8850 bits/token | 65.5K tokens in 1.5 s",
+                       "resumed at step 4", "resumed at step 4: run/checkpoints/step-00000004"}));
+}
+
+}  // namespace
+}  // namespace ananke
