@@ -125,7 +125,7 @@ TEST(Fsdp, EvaluationLeavesTheGradientsOfTheStepAlone) {
   in_world({.model = {}, .mesh = {1, 2}, .config = {}}, [](Rank& rank) {
     const Schedule schedule = training_schedule(rank.table, 1, LoopOrder::microbatch_outer);
     rank.run(schedule);
-    rank.run(evaluation_schedule(rank.table));
+    rank.run(evaluation_schedule(rank.table));  // looks at the gradients again when it is done
     rank.expect_sums(schedule);
   });
 }

@@ -64,6 +64,7 @@ struct Rank {
   std::vector<std::string> log;  // collectives, in the order issued
   std::unique_ptr<Communicator> shard, replicate;
   std::unique_ptr<Parameters> fsdp;
+  std::vector<std::vector<float>> gradients;  // of the fragments, as the last step left them
   int version = 0;
   std::string wrong;  // the first value that was not as expected
 
@@ -126,11 +127,18 @@ struct Rank {
     fsdp->begin(schedule);
     for (int i = 0; i < static_cast<int>(schedule.size()); ++i) run_item(schedule, i);
     fsdp->finish();
+    compute().put([this, fragments = fsdp->fragments()] {  // as an optimizer reads them: on the compute stream
+      gradients.clear();
+      for (const OwnedFragment& f : fragments) {
+        gradients.emplace_back(f.gradient.as<float>(), f.gradient.as<float>() + f.where.count);
+      }
+    });
     compute().synchronize();
   }
   // Compares the owned gradients with plain sums over items and ranks.
   void expect_sums(const Schedule& schedule) {
-    for (const OwnedFragment& f : fsdp->fragments()) {
+    for (std::size_t n = 0; n < gradients.size(); ++n) {
+      const OwnedFragment& f = fsdp->fragments()[n];
       for (std::int64_t i = 0; i < f.where.count; ++i) {
         float sum = 0;
         for (const Item& item : schedule) {
@@ -141,10 +149,10 @@ struct Rank {
               sum += gradient_of(f.where.parameter, f.where.begin + i, r, item);
           }
         }
-        if (wrong.empty() && f.gradient.as<float>()[i] != sum) {
+        if (wrong.empty() && gradients[n][static_cast<std::size_t>(i)] != sum) {
           wrong = fmt::format("rank {}: gradient of element {} of {} is {}, not {}", rank, f.where.begin + i,
                               table.parameters()[static_cast<std::size_t>(f.where.parameter)].name,
-                              f.gradient.as<float>()[i], sum);
+                              gradients[n][static_cast<std::size_t>(i)], sum);
         }
       }
     }
