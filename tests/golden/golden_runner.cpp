@@ -1,0 +1,72 @@
+// golden_runner FOLDER: one golden case (README.md). 0: within tolerances, 77: this build has no plugin for it.
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "runtime/base/error.h"
+#include "tests/golden/optimizer_case.h"
+
+extern char** environ;
+
+namespace ananke::golden {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int skipped = 77;
+
+// A model case: `ananke parity` with its own tolerances, as a user runs it.
+bool run_parity(const fs::path& folder, const char* ranks) {
+  std::printf("ananke parity %s --ranks %s\n", folder.c_str(), ranks);
+  std::fflush(stdout);
+  const std::string program = ANANKE_BINARY_DIR "/bin/ananke";
+  const char* arguments[] = {program.c_str(), "parity", folder.c_str(), "--ranks", ranks, nullptr};
+  pid_t child = 0;
+  const int error = posix_spawn(&child, program.c_str(), nullptr, nullptr, const_cast<char**>(arguments), environ);
+  if (error != 0) fail(ErrorKind::internal, "{} does not start: {}", program, std::strerror(error));
+  int status = 0;
+  if (waitpid(child, &status, 0) != child) fail(ErrorKind::internal, "{} was lost: {}", program, std::strerror(errno));
+  if (WIFSIGNALED(status)) std::printf("ended by signal %d\n", WTERMSIG(status));
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int run_optimizer(const fs::path& folder) {
+  const PluginCatalog catalog({ANANKE_BINARY_DIR "/lib/ananke"});
+  const std::string optimizer = optimizer_of(folder);
+  if (!catalog.find_by_name(optimizer)) {
+    std::printf("skipped: this build has no plugin %s\n", optimizer.c_str());
+    return skipped;
+  }
+  return run_optimizer_case(folder, catalog) ? 0 : 1;
+}
+
+int run(const fs::path& folder) {
+  if (fs::exists(folder / "hyper.json")) return run_optimizer(folder);
+  if (!fs::exists(folder / "config.json")) {
+    fail(ErrorKind::data,
+         "no golden case in {}: a case is a folder with hyper.json or config.json; ANANKE_GOLDEN_DIR "
+         "names a folder of such folders",
+         folder.string());
+  }
+  bool good = true;
+  for (const char* ranks : {"1", "2", "4"}) good = run_parity(folder, ranks) && good;
+  return good ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace ananke::golden
+
+int main(int count, char** arguments) {
+  if (count != 2) {
+    std::fprintf(stderr, "usage: golden_runner FOLDER\n");
+    return 2;
+  }
+  try {
+    return ananke::golden::run(arguments[1]);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "golden_runner: %s\n", error.what());
+    return 1;
+  }
+}
