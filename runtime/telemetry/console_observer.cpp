@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ananke/job.pb.h"
 #include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
@@ -23,8 +24,8 @@ std::string describe(RunEvent::Kind kind) {
 
 }  // namespace
 
-ConsoleObserver::ConsoleObserver(std::uint64_t total_steps, ConsoleSink print)
-    : total_steps_(total_steps), print_(std::move(print)) {}
+ConsoleObserver::ConsoleObserver(const Job& job, ConsoleSink print)
+    : total_steps_(job.training().steps()), print_(std::move(print)) {}
 
 // The first step's time is left out as soon as there is another: it warms up caches and allocators.
 double ConsoleObserver::seconds_left(const StepRecord& record) {

@@ -12,8 +12,8 @@ using ConsoleSink = std::function<void(const std::string&)>;  // gets a line wit
 
 class ConsoleObserver : public Observer {
  public:
-  // `total_steps` is the job's last step, for "step 12/200" and the time left.
-  ConsoleObserver(std::uint64_t total_steps, ConsoleSink print);
+  // Takes the number of steps from the job, for "step 12/200" and the time left.
+  ConsoleObserver(const Job& job, ConsoleSink print);
   void on_step(const StepRecord& record) override;
   void on_evaluation(const EvaluationRecord& record) override;
   void on_event(const RunEvent& event) override;

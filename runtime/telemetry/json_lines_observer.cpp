@@ -92,11 +92,14 @@ std::string to_json_line(const Message& message) {
   return "{" + text + "}";
 }
 
-JsonLinesObserver::JsonLinesObserver(std::filesystem::path file, std::optional<std::uint64_t> resume_after)
-    : path_(std::move(file)), file_(nullptr, std::fclose) {
+JsonLinesObserver::JsonLinesObserver(const std::filesystem::path& run_dir)
+    : path_(run_dir / "steps.jsonl"), file_(nullptr, std::fclose) {}
+
+void JsonLinesObserver::open(std::optional<std::uint64_t> resumed_after) {
+  if (std::exchange(opened_, true)) return;
   try {
-    if (resume_after) {
-      drop_after(path_, *resume_after);
+    if (resumed_after) {
+      drop_after(path_, *resumed_after);
     } else if (std::filesystem::exists(path_)) {
       std::filesystem::rename(path_, path_.string() + ".old");
     }
@@ -120,12 +123,14 @@ void JsonLinesObserver::on_evaluation(const EvaluationRecord& record) {
 }
 
 void JsonLinesObserver::on_event(const RunEvent& event) {
+  if (event.kind() == RunEvent::RESUMED) open(event.step());
   TelemetryLine line;
   *line.mutable_event() = event;
   write(line);
 }
 
 void JsonLinesObserver::write(const TelemetryLine& line) {
+  open(std::nullopt);
   if (!file_) return;
   const std::string text = to_json_line(line) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0) return;

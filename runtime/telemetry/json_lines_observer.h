@@ -22,19 +22,22 @@ class TelemetryLine;
 std::string to_json_line(const google::protobuf::Message& message);
 
 // Every line is flushed, so that a killed run has all its steps; a line that cannot be written is a warning, once, and
-// the run goes on. A fresh run (no `resume_after`) keeps what an earlier one left as steps.jsonl.old; a resumed one
-// goes on with the file, without the steps and evaluations after `resume_after` and without torn lines.
+// the run goes on. What a file of an earlier run becomes is decided by the first event: after RESUMED the run goes on
+// with it, without the steps and evaluations after the event's step and without torn lines; otherwise it is kept aside
+// as steps.jsonl.old.
 class JsonLinesObserver : public Observer {
  public:
-  JsonLinesObserver(std::filesystem::path file, std::optional<std::uint64_t> resume_after);
+  explicit JsonLinesObserver(const std::filesystem::path& run_dir);
   void on_step(const StepRecord& record) override;
   void on_evaluation(const EvaluationRecord& record) override;
   void on_event(const RunEvent& event) override;
 
  private:
+  void open(std::optional<std::uint64_t> resumed_after);
   void write(const TelemetryLine& line);
   void warn(const char* action, int error);
   std::filesystem::path path_;
+  bool opened_ = false;
   std::unique_ptr<FILE, int (*)(FILE*)> file_;
   bool warned_ = false;
 };

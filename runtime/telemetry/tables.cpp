@@ -45,7 +45,7 @@ std::string folded(const std::string& name) {
 
 }  // namespace
 
-std::string parameters_text(const ParameterTable& table, std::int64_t context) {
+std::string parameter_table_text(const ParameterTable& table, std::int64_t context) {
   struct Group {
     std::string name;
     Shape shape;
@@ -72,7 +72,7 @@ std::string parameters_text(const ParameterTable& table, std::int64_t context) {
                              format_count(table.flops_per_token(context)), context);
 }
 
-std::string plan_text(std::span<const PlanLine> lines) {
+std::string memory_plan_text(std::span<const PlanLine> lines) {
   std::map<std::pair<Place, std::string>, std::uint64_t> sums;
   std::map<Place, std::uint64_t> totals;
   for (const PlanLine& line : lines) {

@@ -14,10 +14,10 @@ class ParameterTable;
 
 // One line per kind of parameter (layers and experts folded into '*'), then totals, active parameters and FLOPs per
 // token of a row of `context` tokens, forward and backward.
-std::string parameters_text(const ParameterTable& table, std::int64_t context);
+std::string parameter_table_text(const ParameterTable& table, std::int64_t context);
 
 // The memory plan of one rank: lines of one purpose and place added up, largest first, with the sum per place.
-std::string plan_text(std::span<const PlanLine> lines);
+std::string memory_plan_text(std::span<const PlanLine> lines);
 
 // What an arena holds, with its sum and peak. `name` is the memory's ("host memory").
 std::string ledger_text(const std::string& name, std::span<const Arena::Line> lines, std::uint64_t peak);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <limits>
 
+#include "ananke/job.pb.h"
 #include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/telemetry/console_observer.h"
@@ -29,6 +30,19 @@ StepRecord step_record(std::uint64_t step) {
   record.set_memory_bytes(130 << 20);
   record.set_seconds(2);
   return record;
+}
+
+RunEvent event_of(RunEvent::Kind kind, std::uint64_t step) {
+  RunEvent event;
+  event.set_kind(kind);
+  event.set_step(step);
+  return event;
+}
+
+Job job_of(std::uint32_t steps) {
+  Job job;
+  job.mutable_training()->set_steps(steps);
+  return job;
 }
 
 class JsonLines : public testing::Test {
@@ -51,12 +65,14 @@ class JsonLines : public testing::Test {
 };
 
 TEST_F(JsonLines, AFileThatCannotBeOpenedOrWrittenIsNoFailure) {
-  JsonLinesObserver nowhere(folder / "missing" / "steps.jsonl", std::nullopt);
+  JsonLinesObserver nowhere(folder / "missing");
   nowhere.on_step(step_record(1));
-  JsonLinesObserver resumed_nowhere(folder / "missing" / "steps.jsonl", 3);
+  JsonLinesObserver resumed_nowhere(folder / "missing");
+  resumed_nowhere.on_event(event_of(RunEvent::RESUMED, 3));
   resumed_nowhere.on_step(step_record(4));
   std::filesystem::create_directory(file);
-  JsonLinesObserver on_a_folder(file, 3);
+  JsonLinesObserver on_a_folder(folder);
+  on_a_folder.on_event(event_of(RunEvent::RESUMED, 3));
   on_a_folder.on_step(step_record(4));
 }
 
@@ -67,7 +83,7 @@ TEST_F(JsonLines, ALineThatDoesNotFitIsNoFailure) {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{100, 100};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    JsonLinesObserver observer(file, std::nullopt);
+    JsonLinesObserver observer(folder);
     for (std::uint64_t step = 1; step <= 3; ++step) observer.on_step(step_record(step));
     ::_exit(0);
   }
@@ -78,7 +94,7 @@ TEST_F(JsonLines, ALineThatDoesNotFitIsNoFailure) {
 }
 
 TEST_F(JsonLines, NumbersStayNumbersAndNotFiniteOnesAreNamed) {
-  JsonLinesObserver observer(file, std::nullopt);
+  JsonLinesObserver observer(folder);
   StepRecord record = step_record(7);
   record.set_gradient_norm(std::numeric_limits<double>::quiet_NaN());
   record.set_loss(-std::numeric_limits<double>::infinity());
@@ -116,11 +132,8 @@ TEST_F(JsonLines, NumbersStayNumbersAndNotFiniteOnesAreNamed) {
 
 TEST_F(JsonLines, AResumedRunHasEveryStepOnceAndItsEvents) {
   {
-    JsonLinesObserver observer(file, std::nullopt);
-    RunEvent event;
-    event.set_step(3);
-    event.set_kind(RunEvent::STARTED);
-    observer.on_event(event);
+    JsonLinesObserver observer(folder);
+    observer.on_event(event_of(RunEvent::STARTED, 0));
     for (std::uint64_t step = 1; step <= 5; ++step) observer.on_step(step_record(step));
     EvaluationRecord evaluation;
     for (std::uint64_t step : {2, 4}) {
@@ -130,13 +143,16 @@ TEST_F(JsonLines, AResumedRunHasEveryStepOnceAndItsEvents) {
   }
   std::ofstream(file, std::ios::app) << "{\"step\":{\"step\":6,\"lo";  // torn by a kill
   {
-    JsonLinesObserver observer(file, 3);
-    EXPECT_EQ(lines(file).size(), 5u);  // event, steps 1 to 3, evaluation 2
+    JsonLinesObserver observer(folder);
+    EXPECT_EQ(lines(file).size(), 9u);
+    observer.on_event(event_of(RunEvent::RESUMED, 3));
+    observer.on_event(event_of(RunEvent::RESUMED, 3));
+    EXPECT_EQ(lines(file).size(), 7u);  // event, steps 1 to 3, evaluation 2, the two events
     for (std::uint64_t step = 4; step <= 6; ++step) observer.on_step(step_record(step));
   }
   const auto written = lines(file);
-  ASSERT_EQ(written.size(), 8u);
-  EXPECT_EQ(written[0], "{\"event\":{\"kind\":\"STARTED\",\"step\":3}}");
+  ASSERT_EQ(written.size(), 10u);
+  EXPECT_EQ(written[0], "{\"event\":{\"kind\":\"STARTED\",\"step\":0}}");
   for (std::uint64_t step = 1; step <= 6; ++step) {
     const auto start = fmt::format("{{\"step\":{{\"step\":{},", step);
     EXPECT_EQ(std::count_if(written.begin(), written.end(), [&](const auto& line) { return line.starts_with(start); }),
@@ -147,7 +163,7 @@ TEST_F(JsonLines, AResumedRunHasEveryStepOnceAndItsEvents) {
 
 TEST_F(JsonLines, AFreshRunKeepsTheOldFileAside) {
   std::ofstream(file) << "before\n";
-  JsonLinesObserver observer(file, std::nullopt);
+  JsonLinesObserver observer(folder);
   observer.on_step(step_record(1));
   EXPECT_EQ(lines(file).size(), 1u);
   EXPECT_EQ(lines(file.string() + ".old"), std::vector<std::string>{"before"});
@@ -179,7 +195,7 @@ TEST(ObserverListTest, OneThatThrowsIsNotToldAnyMoreAndTheOthersAre) {
 
 TEST(ConsoleObserverTest, SaysAllOfAStepInOneLine) {
   std::vector<std::string> lines;
-  ConsoleObserver observer(120, [&](const std::string& line) { lines.push_back(line); });
+  ConsoleObserver observer(job_of(120), [&](const std::string& line) { lines.push_back(line); });
   observer.on_step(step_record(20));
   EXPECT_EQ(
       lines.at(0),
@@ -194,7 +210,7 @@ TEST(ConsoleObserverTest, SaysAllOfAStepInOneLine) {
 
 TEST(ConsoleObserverTest, TimeLeftForgetsTheSlowFirstStep) {
   std::vector<std::string> lines;
-  ConsoleObserver observer(103, [&](const std::string& line) { lines.push_back(line); });
+  ConsoleObserver observer(job_of(103), [&](const std::string& line) { lines.push_back(line); });
   for (std::uint64_t step = 1; step <= 3; ++step) {
     StepRecord record = step_record(step);
     record.set_seconds(step == 1 ? 60 : 0.3);
@@ -205,7 +221,7 @@ TEST(ConsoleObserverTest, TimeLeftForgetsTheSlowFirstStep) {
 
 TEST(ConsoleObserverTest, EvaluationsAndEvents) {
   std::vector<std::string> lines;
-  ConsoleObserver observer(10, [&](const std::string& line) { lines.push_back(line); });
+  ConsoleObserver observer(job_of(10), [&](const std::string& line) { lines.push_back(line); });
   EvaluationRecord evaluation;
   evaluation.set_step(10);
   evaluation.set_loss(2.0);

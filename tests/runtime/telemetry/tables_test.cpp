@@ -10,7 +10,7 @@ namespace ananke {
 namespace {
 
 TEST(Tables, EmptyOnesHaveTheirSums) {
-  EXPECT_EQ(plan_text({}), "memory of one rank  place  planned\n");
+  EXPECT_EQ(memory_plan_text({}), "memory of one rank  place  planned\n");
   EXPECT_EQ(ledger_text("host memory", {}, 5),
             "host memory  pieces  in use\n"
             "sum               0     0 B\n"
@@ -22,7 +22,7 @@ TEST(Tables, PlanAddsUpLinesOfOnePurposeAndPutsTheLargestFirst) {
                                        {"gather slots", Place::device, 4096},
                                        {"weights", Place::device, 1024},
                                        {"weights", Place::host, 100}};
-  EXPECT_EQ(plan_text(lines),
+  EXPECT_EQ(memory_plan_text(lines),
             "memory of one rank   place   planned\n"
             "gather slots        device  4.00 KiB\n"
             "weights             device  2.00 KiB\n"
@@ -48,7 +48,7 @@ TEST(Tables, ParametersFoldLayersAndExperts) {
       "num_experts: 4 num_experts_per_tok: 2 moe_intermediate_size: 6 intermediate_size: 16 mlp_only_layers: 0",
       &model));
   const ParameterTable table(model);
-  const std::string text = parameters_text(table, 16);
+  const std::string text = parameter_table_text(table, 16);
   EXPECT_NE(text.find("model.layers.*.mlp.experts.*.gate_proj.weight    [6, 8]        8       384\n"),
             std::string::npos)
       << text;
