@@ -1,0 +1,68 @@
+#include "launcher/first_cause.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ananke {
+namespace {
+
+using What = Cause::What;
+using std::chrono::milliseconds;
+
+const FirstCause::Clock::time_point begin{};
+
+Cause killed(int rank, int signal) { return {.what = What::killed, .rank = rank, .number = signal}; }
+Cause reported(int rank, ErrorKind kind) { return {.what = What::reported, .rank = rank, .kind = kind}; }
+
+TEST(FirstCause, ADeathBeatsEarlierComplaintsAboutAPeer) {
+  FirstCause causes;
+  causes.add(reported(0, ErrorKind::worker_failed), begin);
+  causes.add(reported(1, ErrorKind::stalled), begin + milliseconds(1));
+  EXPECT_EQ(causes.result().rank, 0);
+  const auto patient = *causes.settled_at();
+  causes.add(killed(2, SIGKILL), begin + milliseconds(400));
+  EXPECT_EQ(causes.result().rank, 2);
+  EXPECT_LT(*causes.settled_at(), patient);
+}
+
+TEST(FirstCause, TheEarlierOfTwoThatStandOnTheirOwnWins) {
+  FirstCause causes;
+  causes.add(reported(3, ErrorKind::numeric), begin);
+  causes.add(killed(1, SIGSEGV), begin + milliseconds(100));
+  EXPECT_EQ(causes.result().rank, 3);
+}
+
+TEST(FirstCause, AnAbortAtTheSameTimeIsTheConsequence) {
+  FirstCause causes;
+  causes.add(killed(0, SIGABRT), begin);
+  causes.add(killed(1, SIGKILL), begin + milliseconds(10));
+  EXPECT_EQ(causes.result().rank, 1);
+  FirstCause later;
+  later.add(killed(0, SIGABRT), begin);
+  later.add(killed(1, SIGKILL), begin + milliseconds(100));
+  EXPECT_EQ(later.result().rank, 0);
+}
+
+TEST(FirstCause, WhatFollowsFromTheSameRankIsItsConsequence) {
+  FirstCause causes;
+  causes.add(reported(0, ErrorKind::worker_failed), begin);
+  causes.add(killed(0, SIGABRT), begin + milliseconds(5));
+  EXPECT_EQ(causes.result().what, What::reported);
+  FirstCause lost;
+  lost.add({.what = What::disconnected, .rank = 0}, begin);
+  lost.add(killed(0, SIGKILL), begin + milliseconds(5));
+  EXPECT_EQ(lost.result().what, What::killed);
+}
+
+TEST(FirstCause, IsDescribedInOneSentence) {
+  Cause cause = killed(2, SIGKILL);
+  cause.host = "node1";
+  cause.process = 77;
+  cause.phase = "step";
+  cause.step = 17;
+  EXPECT_EQ(describe(cause), "rank 2 (node1, process 77) was killed by signal 9 (SIGKILL) (phase 'step', step 17)");
+}
+
+}  // namespace
+}  // namespace ananke

@@ -1,0 +1,136 @@
+// A worker that misbehaves as told: probe_worker ACTION [RANK]. Ranks other than RANK wait for it (an exchange).
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/bootstrap/identity.h"
+#include "runtime/control/control_client.h"
+
+namespace {
+
+using namespace ananke;
+using std::chrono::milliseconds;
+
+void sleep_ms(int time) { std::this_thread::sleep_for(milliseconds(time)); }
+
+[[noreturn]] void sleep_forever() {
+  for (;;) pause();
+}
+
+std::unique_ptr<ControlClient> join(const Identity& me, bool deaf) {
+  ControlClientOptions options;
+  options.address = std::getenv("ANANKE_CONTROL");
+  options.secret = std::getenv("ANANKE_SECRET");
+  options.rank = me.rank;
+  options.size = me.size;
+  options.host = me.host;
+  options.on_end = [deaf](const Error& error) {
+    if (deaf) return;
+    std::printf("ended: %s\n", error.what());
+    std::fflush(stdout);
+    _exit(static_cast<int>(error.kind()));
+  };
+  return ControlClient::connect(options);
+}
+
+int train_until_stopped(ControlClient& control) {
+  std::puts("training");
+  std::fflush(stdout);
+  for (std::uint64_t step = 1;; ++step) {
+    control.set_phase("step", step);
+    const auto votes = control.exchange("stop/" + std::to_string(step), {}, control.stop_requested() ? "1" : "0");
+    for (const std::string& vote : votes) {
+      if (vote != "1") continue;
+      std::printf("stopped after step %lu\n", static_cast<unsigned long>(step));
+      control.finish(static_cast<int>(ErrorKind::interrupted));
+      return static_cast<int>(ErrorKind::interrupted);
+    }
+    sleep_ms(5);
+  }
+}
+
+// What a rank does to itself. Returns where the rank is to go on like the others.
+void act(const std::string& action, ControlClient& control) {
+  control.set_phase("acting", 17);
+  sleep_ms(100);  // the phase is out
+  std::printf("about to %s\n", action.c_str());
+  std::fflush(stdout);
+  if (action == "exit5") _exit(5);
+  if (action == "exit0") _exit(0);
+  if (action == "abort") std::abort();
+  if (action == "kill") raise(SIGKILL);
+  if (action == "segv") raise(SIGSEGV);
+  if (action == "stop") raise(SIGSTOP);
+  if (action == "hang" || action == "deaf") sleep_forever();
+  if (action == "late") sleep_ms(700);
+  if (action == "numeric") {
+    control.fail(ErrorKind::numeric, "loss is nan in step 17");
+    _exit(static_cast<int>(ErrorKind::numeric));
+  }
+  if (action == "victims") {  // the others complain before the death is seen
+    sleep_ms(100);
+    raise(SIGKILL);
+  }
+  if (action == "talk") {
+    const std::string line(999, 'x');
+    for (int i = 0; i < 8'000; ++i) {
+      std::puts(line.c_str());
+      control.console(line);
+    }
+  }
+}
+
+void work(const std::string& action, int chosen, ControlClient& control) {
+  const int rank = control.rank();
+  control.exchange("start", {}, "");
+  if (action == "victims" && rank != chosen) fail(ErrorKind::worker_failed, "connection closed by peer");
+  if (action == "deaf" && rank != chosen) sleep_forever();
+  if (action == "deaf") raise(SIGKILL);
+  if (rank == chosen) act(action, control);
+  if (action == "missing" && rank == chosen) sleep_forever();
+  control.exchange("end", {}, "");
+  control.console("rank " + std::to_string(rank) + " is done");
+}
+
+int run(const std::string& action, int chosen, const char* name) {
+  std::printf("pid %d argv0 %s\n", getpid(), name);
+  std::fflush(stdout);
+  const Identity me = identify(std::chrono::seconds(30));
+  if (action == "absent" && me.rank == chosen) sleep_forever();
+  if (action == "deaf") std::signal(SIGTERM, SIG_IGN);
+  auto control = join(me, action == "deaf");
+  if (action == "busy") {  // has no ear for a stop
+    std::puts("training");
+    std::fflush(stdout);
+    sleep_forever();
+  }
+  if (action == "train") return train_until_stopped(*control);
+  try {
+    work(action, chosen, *control);
+  } catch (const Error& error) {
+    control->fail(error.kind(), error.what());
+    throw;
+  }
+  control->finish(0);
+  if (action == "teardown" && me.rank == chosen) std::abort();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return run(argc > 1 ? argv[1] : "none", argc > 2 ? std::atoi(argv[2]) : -1, argv[0]);
+  } catch (const Error& error) {
+    std::printf("error: %s\n", error.what());
+    std::fflush(stdout);
+    _exit(static_cast<int>(error.kind()));
+  }
+}
