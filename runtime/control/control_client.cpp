@@ -89,6 +89,7 @@ class ControlClient::Impl {
   void serve();
   void wake() const;
   Clock::time_point queue_heartbeat(Clock::time_point now);
+  void queue_console();
   void send_some();
   bool receive_some();
   void handle(ControlMessage& message);
@@ -179,22 +180,25 @@ Clock::time_point ControlClient::Impl::queue_heartbeat(Clock::time_point now) {
   return now + heartbeat_;
 }
 
-void ControlClient::Impl::send_some() {
-  if (out_.empty() && !console_.empty()) {
-    for (const std::string& line : console_) {
-      ControlMessage message;
-      message.mutable_console()->set_line(line);
-      out_ += encode_frame(message);
-    }
-    if (console_dropped_ > 0) {
-      ControlMessage message;
-      message.mutable_console()->set_line(fmt::format("[rank {}: {} lines dropped]", options.rank, console_dropped_));
-      out_ += encode_frame(message);
-    }
-    console_.clear();
-    console_bytes_ = console_dropped_ = 0;
+// Everything else goes ahead of the console.
+void ControlClient::Impl::queue_console() {
+  for (const std::string& line : console_) {
+    ControlMessage message;
+    message.mutable_console()->set_line(line);
+    out_ += encode_frame(message);
   }
-  while (!out_.empty()) {
+  if (console_dropped_ > 0) {
+    ControlMessage message;
+    message.mutable_console()->set_line(fmt::format("[rank {}: {} lines dropped]", options.rank, console_dropped_));
+    out_ += encode_frame(message);
+  }
+  console_.clear();
+  console_bytes_ = console_dropped_ = 0;
+}
+
+void ControlClient::Impl::send_some() {
+  while (!out_.empty() || !console_.empty()) {
+    if (out_.empty()) queue_console();
     const ssize_t sent = ::send(socket_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) {
@@ -262,11 +266,10 @@ void ControlClient::Impl::serve() {
         const auto now = Clock::now();
         const auto due = queue_heartbeat(now);
         send_some();
+        if (closing_) return;
         if (out_.empty()) {
           changed_.notify_all();
-          if (closing_ && console_.empty()) return;
         } else {
-          if (closing_) return;
           ready[0].events |= POLLOUT;
         }
         wait = std::max<long>(1, std::chrono::ceil<milliseconds>(due - now).count());
