@@ -1,0 +1,75 @@
+#include "runtime/data/document_source.h"
+
+#include "ananke/job.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/base/hash.h"
+#include "runtime/data/generated_documents.h"
+#include "runtime/data/token_store.h"
+
+namespace ananke {
+namespace {
+
+class StoredDocuments : public DocumentSource {
+ public:
+  explicit StoredDocuments(const std::filesystem::path& path) : store_(path) {}
+  const TokenStoreInfo& info() const noexcept { return store_.info(); }
+  std::string name() const override { return "token store " + store_.path(); }
+  // Not the path: a store may move.
+  std::string identity() const override {
+    const TokenStoreInfo& info = store_.info();
+    return "store:" +
+           hash_hex(fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", info.tokenizer, info.tokenizer_hash, info.eos_id,
+                                info.vocabulary_size, info.source_hash, info.documents, info.tokens));
+  }
+  std::uint64_t documents() const noexcept override { return store_.info().documents; }
+  std::uint64_t length(std::uint64_t document) const noexcept override { return store_.length(document); }
+  void read(std::uint64_t document, std::uint64_t begin, std::span<std::int32_t> out) const override {
+    store_.read(document, begin, out);
+  }
+  std::uint64_t text_bytes() const noexcept override { return store_.info().source_bytes; }
+
+ private:
+  TokenStore store_;
+};
+
+}  // namespace
+
+std::unique_ptr<DocumentSource> open_token_store(const std::filesystem::path& path, std::uint64_t vocabulary_size) {
+  auto source = std::make_unique<StoredDocuments>(path);
+  const TokenStoreInfo& info = source->info();
+  if (info.vocabulary_size > vocabulary_size) {
+    fail(ErrorKind::config, "{}: tokenizer {} has {} tokens, but model.vocab_size is {}; set it to at least {}",
+         source->name(), info.tokenizer, info.vocabulary_size, vocabulary_size, info.vocabulary_size);
+  }
+  return source;
+}
+
+std::unique_ptr<DocumentSource> make_document_source(const Job& job, Split split) {
+  const std::uint64_t vocabulary_size = job.model().vocab_size();
+  const std::uint64_t seed = job.training().seed();
+  if (split == Split::train) {
+    if (job.data().has_generated() == !job.data().tokens().empty()) {
+      fail(ErrorKind::config, "data names {} tokens and generated; set exactly one of the two",
+           job.data().has_generated() ? "both" : "neither");
+    }
+    if (!job.data().has_generated()) return open_token_store(job.data().tokens(), vocabulary_size);
+    const GeneratedTokens& config = job.data().generated();
+    return std::make_unique<GeneratedDocuments>(config, config.documents(), vocabulary_size, seed, split);
+  }
+  const Evaluation& evaluation = job.evaluation();
+  if (!evaluation.tokens().empty() && evaluation.generated_documents() > 0) {
+    fail(ErrorKind::config, "evaluation names both tokens and generated_documents; set one of the two");
+  }
+  if (!evaluation.tokens().empty()) return open_token_store(evaluation.tokens(), vocabulary_size);
+  if (evaluation.generated_documents() == 0) return nullptr;
+  if (!job.data().has_generated()) {
+    fail(ErrorKind::config,
+         "evaluation.generated_documents is {}, but data.generated is not set; name a held-out store in "
+         "evaluation.tokens",
+         evaluation.generated_documents());
+  }
+  return std::make_unique<GeneratedDocuments>(job.data().generated(), evaluation.generated_documents(), vocabulary_size,
+                                              seed, split);
+}
+
+}  // namespace ananke

@@ -1,0 +1,221 @@
+#include "runtime/data/token_store.h"
+
+#include <hdf5.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+#include "runtime/base/error.h"
+#include "runtime/data/hdf5_handle.h"
+
+namespace ananke {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the superblock is read as it lies in the file");
+
+constexpr const char* how_to_repair = "import the text again with `ananke data import`";
+
+// libhdf5 need not survive a file that was cut short, so the length that the superblock claims is compared first.
+// Layout: HDF5 File Format Specification 3.0, II.A (versions 0 and 1; versions 2 and 3).
+void check_superblock(const std::string& path) {
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) fail(ErrorKind::data, "cannot open the token store {}: {}", path, std::strerror(errno));
+  unsigned char head[64] = {};
+  const std::size_t got = std::fread(head, 1, sizeof head, file.get());
+  if (std::ferror(file.get())) fail(ErrorKind::data, "cannot read the token store {}: {}", path, std::strerror(errno));
+  std::error_code problem;
+  const std::uint64_t bytes = std::filesystem::file_size(path, problem);
+  if (problem) fail(ErrorKind::data, "{} is not a token store: {}", path, problem.message());
+  static constexpr unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+  if (got < sizeof signature || std::memcmp(head, signature, sizeof signature) != 0) {
+    fail(ErrorKind::data, "{} ({} bytes) is not an HDF5 file, so not a token store; {}", path, bytes, how_to_repair);
+  }
+  const bool old = head[8] < 2;
+  const unsigned width = old ? head[13] : head[9];
+  std::uint64_t end = 0;
+  if (got < sizeof head || head[8] > 3 || width != sizeof end) {
+    fail(ErrorKind::data, "{} ({} bytes): the HDF5 superblock is damaged; {}", path, bytes, how_to_repair);
+  }
+  const std::size_t end_at = head[8] == 0 ? 40 : head[8] == 1 ? 44 : 28;
+  std::memcpy(&end, head + end_at, sizeof end);
+  if (end > bytes) {
+    fail(ErrorKind::data, "{} was cut short: it has {} bytes of {}; {}", path, bytes, end, how_to_repair);
+  }
+}
+
+}  // namespace
+
+struct TokenStore::State {
+  std::string path;
+  TokenStoreInfo info;
+  std::vector<std::uint64_t> offsets;
+  Hdf5Handle file;
+  Hdf5Handle tokens;
+
+  ~State() {  // also where the constructor of TokenStore throws
+    const Hdf5Session session;
+    tokens.reset();
+    file.reset();
+  }
+  [[noreturn]] void refuse(const std::string& what) const {
+    fail(ErrorKind::data, "{} is not a usable token store: {}; {}", path, what, how_to_repair);
+  }
+  Hdf5Handle attribute(const char* name) const {
+    Hdf5Handle result(H5Aopen(file.get(), name, H5P_DEFAULT), H5Aclose);
+    if (!result) refuse(fmt::format("it has no attribute {}", name));
+    const Hdf5Handle space(H5Aget_space(result.get()), H5Sclose);
+    if (H5Sget_simple_extent_npoints(space.get()) != 1) refuse(fmt::format("attribute {} is not one value", name));
+    return result;
+  }
+  std::uint64_t number(const char* name, hid_t memory = H5T_NATIVE_UINT64) const {
+    const Hdf5Handle from = attribute(name);
+    const Hdf5Handle type(H5Aget_type(from.get()), H5Tclose);
+    std::uint64_t value = 0;
+    if (H5Tget_class(type.get()) != H5T_INTEGER || H5Aread(from.get(), memory, &value) < 0) {
+      refuse(fmt::format("attribute {} is not a whole number", name));
+    }
+    return value;
+  }
+  std::string text(const char* name) const;
+  Hdf5Handle dataset(const char* name, std::uint64_t& length) const;
+  void read_info();
+  void read_offsets();
+};
+
+// Fixed-length strings as the writer makes them, or variable-length ones as h5py does.
+std::string TokenStore::State::text(const char* name) const {
+  const Hdf5Handle from = attribute(name);
+  const Hdf5Handle type(H5Aget_type(from.get()), H5Tclose);
+  if (H5Tget_class(type.get()) != H5T_STRING) refuse(fmt::format("attribute {} is not text", name));
+  if (H5Tis_variable_str(type.get()) > 0) {
+    char* value = nullptr;
+    if (H5Aread(from.get(), type.get(), static_cast<void*>(&value)) < 0 || value == nullptr) {
+      refuse(fmt::format("attribute {} cannot be read: {}", name, hdf5_reason()));
+    }
+    std::string result = value;
+    H5free_memory(value);
+    return result;
+  }
+  std::string result(H5Tget_size(type.get()), '\0');
+  if (H5Aread(from.get(), type.get(), result.data()) < 0) {
+    refuse(fmt::format("attribute {} cannot be read: {}", name, hdf5_reason()));
+  }
+  result.resize(std::min(result.size(), result.find('\0')));
+  return result;
+}
+
+Hdf5Handle TokenStore::State::dataset(const char* name, std::uint64_t& length) const {
+  const Hdf5Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
+  H5Pset_chunk_cache(access.get(), 521, std::size_t{8} << 20, 0.75);
+  Hdf5Handle result(H5Dopen2(file.get(), name, access.get()), H5Dclose);
+  if (!result) refuse(fmt::format("it has no dataset {} ({})", name, hdf5_reason()));
+  const Hdf5Handle type(H5Dget_type(result.get()), H5Tclose);
+  const Hdf5Handle space(H5Dget_space(result.get()), H5Sclose);
+  if (H5Tget_class(type.get()) != H5T_INTEGER || H5Tget_sign(type.get()) != H5T_SGN_NONE ||
+      H5Sget_simple_extent_ndims(space.get()) != 1) {
+    refuse(fmt::format("dataset {} is not a one-dimensional array of unsigned integers", name));
+  }
+  hsize_t size = 0;
+  H5Sget_simple_extent_dims(space.get(), &size, nullptr);
+  length = size;
+  return result;
+}
+
+void TokenStore::State::read_info() {
+  const std::string format = text("format");
+  if (format != "ananke-token-store") refuse(fmt::format("its format is \"{}\"", format));
+  const std::uint64_t version = number("version");
+  if (version != 1) refuse(fmt::format("its format version is {}, this program reads 1", version));
+  info.tokenizer = text("tokenizer");
+  info.tokenizer_hash = text("tokenizer_hash");
+  info.eos_id = static_cast<std::int64_t>(number("eos_id", H5T_NATIVE_INT64));
+  info.vocabulary_size = number("vocabulary_size");
+  info.source = text("source");
+  info.source_hash = text("source_hash");
+  info.source_bytes = number("source_bytes");
+  if (info.vocabulary_size == 0 || info.vocabulary_size > std::numeric_limits<std::int32_t>::max()) {
+    refuse(fmt::format("its vocabulary_size is {}", info.vocabulary_size));
+  }
+  if (info.eos_id < -1 || info.eos_id >= static_cast<std::int64_t>(info.vocabulary_size)) {
+    refuse(fmt::format("its eos_id is {}, with a vocabulary of {}", info.eos_id, info.vocabulary_size));
+  }
+}
+
+void TokenStore::State::read_offsets() {
+  tokens = dataset("tokens", info.tokens);
+  std::uint64_t count = 0;
+  const Hdf5Handle from = dataset("document_offsets", count);
+  if (count == 0) refuse("document_offsets is empty (documents + 1 are needed)");
+  // An offset takes 8 bytes on disk: a damaged extent must not become a huge allocation.
+  const std::uint64_t bytes = std::filesystem::file_size(path);
+  if (count > bytes / 8 + 8192 || info.tokens > bytes + 65536) {
+    refuse(fmt::format("{} documents and {} tokens cannot fit its {} bytes", count - 1, info.tokens, bytes));
+  }
+  offsets.resize(count);
+  if (H5Dread(from.get(), H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, offsets.data()) < 0) {
+    refuse(fmt::format("document_offsets cannot be read: {}", hdf5_reason()));
+  }
+  info.documents = count - 1;
+  const auto fall = std::is_sorted_until(offsets.begin(), offsets.end());
+  if (fall != offsets.end()) {
+    const auto at = fall - offsets.begin();
+    refuse(fmt::format("document_offsets fall from {} to {} at document {}", fall[-1], *fall, at));
+  }
+  if (offsets.front() != 0 || offsets.back() != info.tokens) {
+    refuse(fmt::format("document_offsets run from {} to {}, but there are {} tokens", offsets.front(), offsets.back(),
+                       info.tokens));
+  }
+}
+
+TokenStore::TokenStore(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
+  state_->path = path.string();
+  check_superblock(state_->path);
+  const Hdf5Session session;
+  const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_file_locking(access.get(), false, true);  // many readers, no writer; parallel file systems may have no locks
+  state_->file = Hdf5Handle(H5Fopen(state_->path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
+  if (!state_->file) state_->refuse(hdf5_reason());
+  state_->read_info();
+  state_->read_offsets();
+}
+
+TokenStore::~TokenStore() = default;
+TokenStore::TokenStore(TokenStore&&) noexcept = default;
+
+const std::string& TokenStore::path() const noexcept { return state_->path; }
+const TokenStoreInfo& TokenStore::info() const noexcept { return state_->info; }
+
+std::uint64_t TokenStore::length(std::uint64_t document) const noexcept {
+  return state_->offsets[document + 1] - state_->offsets[document];
+}
+
+void TokenStore::read(std::uint64_t document, std::uint64_t begin, std::span<std::int32_t> out) const {
+  const State& state = *state_;
+  ANANKE_CHECK(document < state.info.documents && begin <= length(document) && out.size() <= length(document) - begin,
+               "{}: tokens {} + {} of document {}", state.path, begin, out.size(), document);
+  if (out.empty()) return;
+  {
+    const Hdf5Session session;
+    const hsize_t first = state.offsets[document] + begin;
+    const hsize_t count = out.size();
+    const Hdf5Handle in_file(H5Dget_space(state.tokens.get()), H5Sclose);
+    const Hdf5Handle in_memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
+    H5Sselect_hyperslab(in_file.get(), H5S_SELECT_SET, &first, nullptr, &count, nullptr);
+    if (H5Dread(state.tokens.get(), H5T_NATIVE_INT32, in_memory.get(), in_file.get(), H5P_DEFAULT, out.data()) < 0) {
+      state.refuse(fmt::format("tokens {} to {} cannot be read: {}", first, first + count, hdf5_reason()));
+    }
+  }
+  const auto most = static_cast<std::int32_t>(state.info.vocabulary_size);
+  const auto strange =
+      std::find_if(out.begin(), out.end(), [&](std::int32_t token) { return token < 0 || token >= most; });
+  if (strange != out.end()) {
+    state.refuse(fmt::format("token {} of document {} is {}, but the vocabulary has {}",
+                             begin + static_cast<std::uint64_t>(strange - out.begin()), document, *strange, most));
+  }
+}
+
+}  // namespace ananke
