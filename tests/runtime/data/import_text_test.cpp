@@ -80,7 +80,8 @@ TEST(Ngram, ScoresByAddOneAndWittenBell) {
   EXPECT_EQ(found.targets, 3U);
   EXPECT_NEAR(found.unigram, -(std::log(b) + std::log(d) + std::log(a)) / 3, 1e-12);
   EXPECT_NEAR(found.bigram, -(std::log((2 + 2 * b) / 5) + std::log(2 * d / 5) + std::log(a)) / 3, 1e-12);
-  EXPECT_NAMES(refusal(ErrorKind::data, [&] { ngram_entropies(train, ListedDocuments({{1}}), 4); }), "to score");
+  const ListedDocuments lonely(Documents{{1}});
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { ngram_entropies(train, lonely, 4); }), "to score");
 }
 
 }  // namespace

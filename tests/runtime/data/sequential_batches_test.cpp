@@ -136,8 +136,9 @@ std::vector<Row> global_rows(const Documents& documents, std::int64_t row_length
       EXPECT_EQ(rows.valid_targets, valid);
     }
     EXPECT_TRUE(ended == 0 || ended == ranks);  // all ranks agree on the end
+    std::int64_t expected = 0;
     for (auto& [number, row] : step_rows) {
-      EXPECT_EQ(number, static_cast<std::int64_t>(&row == &step_rows.begin()->second ? 0 : number));
+      EXPECT_EQ(number, expected++);
       result.push_back(std::move(row));
     }
   }
@@ -155,8 +156,12 @@ void check_row(const Row& row) {
     for (std::int32_t i = segments[s]; i < end; ++i) {
       const auto at = static_cast<std::size_t>(i);
       ASSERT_EQ(positions[at], i - segments[s]);
-      if (i + 1 < end && targets[at] >= 0) ASSERT_EQ(targets[at], tokens[at + 1]);
-      if (targets[at] < 0) ASSERT_EQ(tokens[at], 0);
+      if (i + 1 < end && targets[at] >= 0) {
+        ASSERT_EQ(targets[at], tokens[at + 1]);
+      }
+      if (targets[at] < 0) {
+        ASSERT_EQ(tokens[at], 0);
+      }
     }
   }
 }

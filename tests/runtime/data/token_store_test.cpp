@@ -155,6 +155,13 @@ TEST(TokenStore, ReadsBackEveryRangeAcrossChunksInTheSmallestType) {
       for (std::int32_t& token : documents[d]) token = static_cast<std::int32_t>(key.below(draw++, vocabulary));
     }
     write_store(folder / "s.h5", documents, vocabulary);
+    edit(folder / "s.h5", [&](hid_t file) {
+      const hid_t set = H5Dopen2(file, "tokens", H5P_DEFAULT);
+      const hid_t type = H5Dget_type(set);
+      EXPECT_EQ(H5Tget_size(type), bytes);
+      H5Tclose(type);
+      H5Dclose(set);
+    });
     const TokenStore store(folder / "s.h5");
     EXPECT_EQ(store.info().documents, 8U);
     EXPECT_EQ(store.info().tokens, draw);
@@ -172,13 +179,6 @@ TEST(TokenStore, ReadsBackEveryRangeAcrossChunksInTheSmallestType) {
       store.read(d, begin, out);
       EXPECT_TRUE(std::equal(out.begin(), out.end(), documents[d].begin() + static_cast<std::ptrdiff_t>(begin)));
     }
-    edit(folder / "s.h5", [&](hid_t file) {
-      const hid_t set = H5Dopen2(file, "tokens", H5P_DEFAULT);
-      const hid_t type = H5Dget_type(set);
-      EXPECT_EQ(H5Tget_size(type), bytes);
-      H5Tclose(type);
-      H5Dclose(set);
-    });
   }
 }
 
