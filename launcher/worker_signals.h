@@ -1,0 +1,28 @@
+// A worker's signals: what a batch system or a person sends to one worker becomes a request to stop all.
+#pragma once
+
+#include <thread>
+
+#include "launcher/signal_file.h"
+
+namespace ananke {
+
+class ControlClient;
+
+class WorkerSignals {
+ public:
+  // From here INT, TERM, HUP, USR1 and USR2 are collected; for the main thread, before there are others.
+  WorkerSignals();
+  ~WorkerSignals();
+
+  // Passes those that came and those to come on to the launcher. `control` outlives this or forget() is called.
+  void tell(ControlClient& control);
+  void forget();
+
+ private:
+  SignalFile signals_{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+  Descriptor quit_;
+  std::thread thread_;
+};
+
+}  // namespace ananke
