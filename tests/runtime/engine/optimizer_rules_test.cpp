@@ -32,7 +32,7 @@ TEST(OptimizerRules, RefuseWhatCannotBeMeant) {
   expect_refusal(R"(optimizer { match: "[" use: "adamw" })", "not a regular expression");
   expect_refusal(R"(optimizer { match: "expert" use: "adamw" })", "no optimizer rule matches");
   expect_refusal(R"(optimizer { match: ".*" use: "adamw" } optimizer { match: "norm" use: "muon" })", "earlier rules");
-  expect_refusal(R"(optimizer { match: "attention" use: "muon" } optimizer { use: "adamw" })", "no name matches");
+  expect_refusal(R"(optimizer { match: "attention_output" use: "muon" } optimizer { use: "adamw" })", "no name matches");
 }
 
 TEST(OptimizerRules, FirstMatchWins) {

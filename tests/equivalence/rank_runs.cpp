@@ -1,0 +1,178 @@
+#include "tests/equivalence/rank_runs.h"
+
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "ananke/plugin.pb.h"
+#include "ananke/site.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/comm/rank_threads.h"
+#include "runtime/data/sequential_batches.h"
+#include "runtime/engine/initial_weights.h"
+#include "runtime/engine/trainer.h"
+#include "runtime/plugin/catalog.h"
+#include "runtime/plugin/registry.h"
+
+namespace ananke {
+namespace {
+
+const char* small_job_text = R"(
+  model { vocab_size: 61 hidden_size: 24 num_hidden_layers: 2 num_attention_heads: 4 num_key_value_heads: 2 head_dim: 8
+          intermediate_size: 20 num_experts: 6 num_experts_per_tok: 2 moe_intermediate_size: 12 decoder_sparse_step: 2
+          max_position_embeddings: 32 initializer_range: 0.05 }
+  training { steps: 10 sequence_length: 32 rows_per_step: 8 seed: 3 clip_norm: 1 }
+  data { generated { documents: 200 shortest: 2 longest: 70 branches: 3 } }
+  learning_rate { warmup_steps: 10 }
+  optimizer { use: "adamw" }
+  evaluation { generated_documents: 20 every_steps: 5 }
+)";
+
+// Remembers what it is told; stops the run when told to.
+class Recorder : public Observer, public RunControl {
+ public:
+  explicit Recorder(std::uint64_t stop_at) : stop_at_(stop_at) {}
+  void on_step(const StepRecord& record) override { result.steps.push_back(record); }
+  void on_evaluation(const EvaluationRecord& record) override { result.evaluations.push_back(record); }
+  void on_event(const RunEvent&) override {}
+  bool stop_requested() const override { return stop_at_ && step_ >= stop_at_; }
+  void phase(std::string_view what, std::uint64_t step) override {
+    if (what == "step") step_ = step;
+  }
+  void console(const std::string&) override {}
+  RunResult result;
+
+ private:
+  std::uint64_t stop_at_, step_ = 0;
+};
+
+std::vector<FoundPlugin> plugins_of_build() {
+  const PluginCatalog catalog({std::filesystem::path(ANANKE_BINARY_DIR) / "lib" / "ananke"});
+  std::vector<FoundPlugin> found;
+  for (const char* name : {"backend_host", "fsdp", "adamw"}) {
+    const FoundPlugin* plugin = catalog.find_by_name(name);
+    if (!plugin) fail(ErrorKind::plugin, "no plugin {} in {}", name, ANANKE_BINARY_DIR);
+    found.push_back(*plugin);
+  }
+  return found;
+}
+
+void prepare(Job& job, const RunRequest& request) {
+  const int ranks = request.mesh.ranks();
+  job.mutable_mesh()->set_replicate(static_cast<std::uint32_t>(request.mesh.replicate));
+  job.mutable_mesh()->set_shard(static_cast<std::uint32_t>(request.mesh.shard));
+  const std::uint32_t per_pass = static_cast<std::uint32_t>(ranks * request.microbatches);
+  ASSERT_EQ(job.training().rows_per_step() % per_pass, 0u);
+  job.mutable_training()->set_rows_per_microbatch(job.training().rows_per_step() / per_pass);
+}
+
+// Adds this rank's pieces to whole parameters; `pick` chooses weight or gradient.
+template <class Pick>
+void collect(Engine& engine, std::mutex& mutex, std::map<std::string, std::vector<float>>& whole, Pick pick) {
+  for (const OwnedFragment& fragment : engine.parameters().fragments()) {
+    const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
+    std::vector<float> piece(static_cast<std::size_t>(fragment.where.count));
+    engine.device().read(pick(fragment), piece.data());
+    std::lock_guard lock(mutex);
+    std::vector<float>& values = whole[parameter.name];
+    values.resize(static_cast<std::size_t>(parameter.shape.elements()));
+    std::copy(piece.begin(), piece.end(), values.begin() + fragment.where.begin);
+  }
+}
+
+template <class Work>
+void run_ranks(const Job& job, const RunRequest& request, Work work) {
+  const std::vector<FoundPlugin> plugins = plugins_of_build();
+  const Site site;
+  run_rank_threads(request.mesh.ranks(), std::chrono::seconds(60), [&](int rank, Rendezvous& rendezvous) {
+    PluginRegistry registry;
+    for (const FoundPlugin& plugin : plugins) registry.load(plugin.note->name(), plugin.file);
+    const RoleContext context{job, site, request.mesh, rank, request.mesh.ranks()};
+    work(context, make_roles(job, registry, context), rendezvous);
+  });
+}
+
+}  // namespace
+
+Job small_job(const std::filesystem::path& run_dir, const std::string& changes) {
+  Job job;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(small_job_text, &job));
+  google::protobuf::TextFormat::Parser merger;
+  EXPECT_TRUE(merger.MergeFromString(changes, &job)) << changes;
+  job.set_run_dir(run_dir.string());
+  return job;
+}
+
+RunResult train(Job job, const RunRequest& request) {
+  prepare(job, request);
+  RunResult result;
+  std::mutex mutex;
+  run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
+    Recorder recorder(request.stop_at_step);
+    Trainer trainer(std::move(roles), context, rendezvous, recorder, recorder);
+    trainer.start(request.resume);
+    trainer.train();
+    collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
+    rendezvous.exchange("test done", {}, "");
+    if (context.rank == 0) {
+      result.steps = recorder.result.steps;
+      result.evaluations = recorder.result.evaluations;
+    }
+  });
+  return result;
+}
+
+GradientResult first_gradients(Job job, const RunRequest& request) {
+  prepare(job, request);
+  GradientResult result;
+  std::mutex mutex;
+  run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
+    Engine engine(std::move(roles), context, rendezvous);
+    const PassLimits limits = pass_limits(job);
+    engine.start(limits);
+    initialise(engine.device(), engine.table(), engine.parameters().fragments(), job.training().seed(),
+               job.model().initializer_range());
+    engine.parameters().updated();
+    const auto batches = make_sequential_batches(job, Split::train, context.rank, context.mesh.ranks());
+    Rows rows;
+    batches->next(job.training().rows_per_step(), rows);
+    BatchLoader loader(engine.device(), limits.microbatches, job.training().rows_per_microbatch(),
+                       job.training().sequence_length());
+    StepScalars scalars(engine.backend(), engine.world());
+    scalars.begin(rows.valid_targets, false);
+    engine.pass().run(training_schedule(engine.table(), limits.microbatches, limits.order),
+                      loader.load(engine.compute(), rows), {scalars.loss(), scalars.loss_scale(), {}, false});
+    scalars.agree(0);
+    const double loss = scalars.read().loss();
+    if (engine.first_replica()) {
+      collect(engine, mutex, result.gradients, [](const OwnedFragment& f) { return f.gradient; });
+    }
+    for (const OwnedFragment& fragment : engine.parameters().fragments()) {
+      std::vector<float> piece(static_cast<std::size_t>(fragment.where.count));
+      engine.device().read(fragment.gradient, piece.data());
+      std::lock_guard lock(mutex);
+      const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
+      result.by_replica[fmt::format("{} from {}", parameter.name, fragment.where.begin)].push_back(std::move(piece));
+    }
+    rendezvous.exchange("test done", {}, "");
+    if (context.rank == 0) result.loss = loss;
+  });
+  return result;
+}
+
+double relative_difference(const std::vector<float>& got, const std::vector<float>& wanted) {
+  if (got.size() != wanted.size()) return std::numeric_limits<double>::infinity();
+  double difference = 0, largest = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double d = std::abs(static_cast<double>(got[i]) - static_cast<double>(wanted[i]));
+    if (!std::isfinite(d)) return std::numeric_limits<double>::infinity();
+    difference = std::max(difference, d);
+    largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
+  }
+  return difference == 0 ? 0 : difference / largest;
+}
+
+}  // namespace ananke

@@ -1,0 +1,46 @@
+// Runs a job's ranks as threads of the test, with the real plugins, and hands back what happened.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ananke/job.pb.h"
+#include "ananke/telemetry.pb.h"
+#include "runtime/comm/mesh.h"
+
+namespace ananke {
+
+// Two layers (the second with experts), generated documents of uneven length, 8 rows per step. `changes` is text format
+// merged over it.
+Job small_job(const std::filesystem::path& run_dir, const std::string& changes = "");
+
+struct RunResult {
+  std::vector<StepRecord> steps;
+  std::vector<EvaluationRecord> evaluations;
+  std::map<std::string, std::vector<float>> weights;  // whole parameters after the last step
+};
+
+struct RunRequest {
+  MeshShape mesh;
+  int microbatches = 1;            // per rank; rows_per_microbatch follows
+  bool resume = false;
+  std::uint64_t stop_at_step = 0;  // asked to stop while this step runs; 0: never
+};
+
+RunResult train(Job job, const RunRequest& request);
+
+// Gradients of the first step from the initial weights, before any update, whole parameters; and that step's loss.
+struct GradientResult {
+  double loss = 0;
+  std::map<std::string, std::vector<float>> gradients;
+  // Per parameter fragment and replica: the bits that replica holds, to compare replicas.
+  std::map<std::string, std::vector<std::vector<float>>> by_replica;
+};
+GradientResult first_gradients(Job job, const RunRequest& request);
+
+// Largest difference over the largest element of `wanted`; infinity where a value is no number.
+double relative_difference(const std::vector<float>& got, const std::vector<float>& wanted);
+
+}  // namespace ananke

@@ -1,0 +1,137 @@
+// Loss curves: equal runs are the same bits, so are resumed ones; other meshes follow as far as rounding allows.
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+#include "tests/equivalence/rank_runs.h"
+#include "tests/runtime/temporary_folder.h"
+
+namespace ananke {
+namespace {
+
+void expect_close(const RunResult& got, const RunResult& wanted, double bound) {
+  ASSERT_EQ(got.steps.size(), wanted.steps.size());
+  for (std::size_t i = 0; i < got.steps.size(); ++i) {
+    EXPECT_NEAR(got.steps[i].loss(), wanted.steps[i].loss(), bound * wanted.steps[i].loss()) << "step " << i + 1;
+    EXPECT_EQ(got.steps[i].valid_tokens(), wanted.steps[i].valid_tokens());
+  }
+}
+
+void expect_same_bits(const RunResult& got, const RunResult& wanted) {
+  ASSERT_EQ(got.steps.size(), wanted.steps.size());
+  for (std::size_t i = 0; i < got.steps.size(); ++i) {
+    EXPECT_EQ(got.steps[i].step(), wanted.steps[i].step());
+    EXPECT_EQ(got.steps[i].loss(), wanted.steps[i].loss()) << "step " << wanted.steps[i].step();
+    EXPECT_EQ(got.steps[i].gradient_norm(), wanted.steps[i].gradient_norm()) << "step " << wanted.steps[i].step();
+    EXPECT_EQ(got.steps[i].total_valid_tokens(), wanted.steps[i].total_valid_tokens());
+  }
+  EXPECT_EQ(got.weights, wanted.weights);
+}
+
+// The last steps of a run, as a resumed one reports them.
+RunResult tail(const RunResult& run, std::size_t steps) {
+  RunResult part = run;
+  part.steps.assign(run.steps.end() - static_cast<std::ptrdiff_t>(steps), run.steps.end());
+  return part;
+}
+
+TEST(Training, FollowsTheOneRankRunForTenStepsWithFreeRouting) {
+  const TemporaryFolder folder;
+  const RunResult one = train(small_job(folder / "one"), {{1, 1}});
+  EXPECT_LT(one.steps.back().loss(), one.steps.front().loss());
+  int run = 0;
+  for (const MeshShape& mesh : {MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{2, 1}, MeshShape{2, 2}}) {
+    SCOPED_TRACE(to_string(mesh));
+    expect_close(train(small_job(folder / std::to_string(run++)), {mesh}), one, 1e-5);
+  }
+}
+
+TEST(Training, FollowsTheOneRankRunForFiftyStepsWithRoutingReplayed) {
+  const TemporaryFolder folder;
+  const std::string log = (folder / "routing").string();
+  const RunResult one =
+      train(small_job(folder / "one", "training { steps: 50 record_routing: \"" + log + "\" }"), {{1, 1}, 2});
+  int run = 0;
+  for (const MeshShape& mesh : {MeshShape{1, 1}, MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{2, 2}, MeshShape{4, 1}}) {
+    SCOPED_TRACE(to_string(mesh));
+    const Job job = small_job(folder / std::to_string(run++), "training { steps: 50 replay_routing: \"" + log + "\" }");
+    expect_close(train(job, {mesh, mesh.ranks() == 1 ? 4 : 1}), one, 1e-5);
+  }
+}
+
+TEST(Training, OfTwoEqualRunsIsTheSameBits) {
+  const TemporaryFolder folder;
+  for (const MeshShape& mesh : {MeshShape{1, 1}, MeshShape{1, 4}, MeshShape{2, 2}}) {
+    SCOPED_TRACE(to_string(mesh));
+    const RunResult first = train(small_job(folder / ("a" + to_string(mesh))), {mesh});
+    const RunResult second = train(small_job(folder / ("b" + to_string(mesh))), {mesh});
+    expect_same_bits(second, first);
+    ASSERT_EQ(first.evaluations.size(), 2u);
+    EXPECT_EQ(first.evaluations[1].loss(), second.evaluations[1].loss());
+  }
+}
+
+// Stopped twice and resumed twice: the data goes on where it was, not from its beginning, the second time too.
+TEST(Training, ResumedTwiceIsTheSameBitsAsTheStraightRun) {
+  const TemporaryFolder folder;
+  for (const MeshShape& mesh : {MeshShape{1, 1}, MeshShape{1, 4}, MeshShape{2, 2}}) {
+    SCOPED_TRACE(to_string(mesh));
+    const RunResult straight = train(small_job(folder / ("straight" + to_string(mesh))), {mesh});
+    const Job job = small_job(folder / ("resumed" + to_string(mesh)));
+    const RunResult first = train(job, {mesh, 1, false, 3});
+    ASSERT_EQ(first.steps.back().step(), 3u);
+    const RunResult second = train(job, {mesh, 1, true, 6});
+    ASSERT_EQ(second.steps.front().step(), 4u);
+    ASSERT_EQ(second.steps.back().step(), 6u);
+    const RunResult third = train(job, {mesh, 1, true});
+    expect_same_bits(third, tail(straight, 4));
+  }
+}
+
+TEST(Training, ThatIsEvaluatedIsTheSameBitsAsOneThatIsNot) {
+  const TemporaryFolder folder;
+  const RunResult often = train(small_job(folder / "a", "evaluation { every_steps: 1 }"), {{1, 2}});
+  const RunResult once = train(small_job(folder / "b", "evaluation { every_steps: 0 }"), {{1, 2}});
+  ASSERT_EQ(often.evaluations.size(), 10u);
+  expect_same_bits(often, once);
+}
+
+TEST(Training, HeldOutLossDoesNotDependOnTheMesh) {
+  const TemporaryFolder folder;
+  const RunResult one = train(small_job(folder / "1", "training { steps: 1 }"), {{1, 1}});
+  const RunResult eight = train(small_job(folder / "8", "training { steps: 1 }"), {{1, 8}});
+  ASSERT_EQ(one.evaluations.size(), 1u);
+  EXPECT_EQ(one.evaluations[0].valid_tokens(), eight.evaluations[0].valid_tokens());
+  EXPECT_NEAR(one.evaluations[0].loss(), eight.evaluations[0].loss(), 1e-5 * one.evaluations[0].loss());
+}
+
+TEST(Training, StopsAtANonFiniteStepAndNamesIt) {
+  const TemporaryFolder folder;
+  // Weights this large overflow the logits.
+  const Job job = small_job(folder.path(), "model { initializer_range: 1e30 }");
+  try {
+    train(job, {{1, 2}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::numeric);
+    EXPECT_NE(std::string(error.what()).find("step 1"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Training, SkipsANonFiniteStepWithoutChangingWeights) {
+  const TemporaryFolder folder;
+  const Job job = small_job(folder.path(),
+                            "model { initializer_range: 1e30 } training { steps: 2 on_non_finite: SKIP }");
+  const RunResult run = train(job, {{1, 2}});
+  ASSERT_EQ(run.steps.size(), 2u);
+  EXPECT_TRUE(run.steps[0].skipped());
+  EXPECT_EQ(run.weights.at("model.norm.weight"), std::vector<float>(24, 1.0F));
+}
+
+TEST(Training, ReadsTheDeviceOncePerStep) {
+  const TemporaryFolder folder;
+  const RunResult run = train(small_job(folder.path(), "evaluation { every_steps: 0 }"), {{1, 2}});
+  for (std::size_t i = 1; i < run.steps.size(); ++i) EXPECT_EQ(run.steps[i].device_reads(), 1u);
+}
+
+}  // namespace
+}  // namespace ananke
