@@ -1,6 +1,9 @@
 #include "tests/equivalence/rank_runs.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/text_format.h>
+#include <google/protobuf/wire_format_lite.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -103,6 +106,12 @@ Job small_job(const std::filesystem::path& run_dir, const std::string& changes) 
   google::protobuf::TextFormat::Parser merger;
   EXPECT_TRUE(merger.MergeFromString(changes, &job)) << changes;
   job.set_run_dir(run_dir.string());
+  // The plugin's message class lives in its library alone, so its one field is written as wire bytes.
+  PluginUse* adamw = job.add_plugins();
+  adamw->set_use("adamw");
+  google::protobuf::io::StringOutputStream bytes(adamw->mutable_config()->mutable_value());
+  google::protobuf::io::CodedOutputStream wire(&bytes);
+  google::protobuf::internal::WireFormatLite::WriteDouble(1, 1e-3, &wire);  // ananke.plugin.AdamW.lr
   return job;
 }
 
