@@ -7,7 +7,7 @@
 namespace ananke {
 namespace {
 
-std::string config_of(const Job& job, const std::string& plugin) {
+std::string config_bytes(const Job& job, const std::string& plugin) {
   for (const PluginUse& use : job.plugins()) {
     if (use.use() == plugin) return use.config().value();
   }
@@ -23,7 +23,7 @@ std::unique_ptr<Role> make_only(const Job& job, const PluginRegistry& plugins, c
     fail(ErrorKind::config, "a job needs one plugin of role {}, this one has {}{}{}; name one under plugins", Role::role,
          names.size(), names.empty() ? "" : ": ", list);
   }
-  return plugins.create<Role>(names[0], context, config_of(job, names[0]));
+  return plugins.create<Role>(names[0], context, config_bytes(job, names[0]));
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ EngineRoles make_roles(const Job& job, const PluginRegistry& plugins, const Role
   roles.backend = make_only<Backend>(job, plugins, context);
   roles.parameters = make_only<Parameters>(job, plugins, context);
   for (const std::string& name : plugins.names(Optimizer::role)) {
-    roles.optimizers.emplace(name, plugins.create<Optimizer>(name, context, config_of(job, name)));
+    roles.optimizers.emplace(name, plugins.create<Optimizer>(name, context, config_bytes(job, name)));
   }
   return roles;
 }

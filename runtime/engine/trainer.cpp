@@ -5,10 +5,8 @@
 #include <numbers>
 
 #include "ananke/job.pb.h"
-#include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
-#include "runtime/config/resume.h"
 #include "runtime/data/sequential_batches.h"
 #include "runtime/engine/initial_weights.h"
 #include "runtime/engine/learning_rate.h"
@@ -63,7 +61,7 @@ std::vector<PlanLine> Trainer::plan() const {
   return lines;
 }
 
-void Trainer::start(bool resume_run) {
+void Trainer::start(bool resume_run, const ChangesSince& changes) {
   const Training& training = job_.training();
   control_.phase("start", 0);
   engine_.start(limits_);
@@ -80,12 +78,12 @@ void Trainer::start(bool resume_run) {
         job_.evaluation().rows(), training.rows_per_microbatch());
   }
   routing_ = std::make_unique<RoutingTape>(job_, engine_);
-  if (resume_run) resume();
+  if (resume_run) resume(changes);
   if (!saved_step_) {
     initialise(engine_.device(), engine_.table(), engine_.parameters().fragments(), training.seed(),
                job_.model().initializer_range());
     engine_.parameters().updated();
-    tell_event(RunEvent::STARTED, "weights made from the seed");
+    start_events_.push_back(event(RunEvent::STARTED, "weights made from the seed"));
   }
   for (const std::string& used : rendezvous_.exchange("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
     memory_bytes_ = std::max<std::uint64_t>(memory_bytes_, std::stoull(used));
@@ -93,26 +91,29 @@ void Trainer::start(bool resume_run) {
   for (const Arena::Line& line : engine_.device().memory().ledger()) log_info("memory: {} bytes for {}", line.bytes, line.purpose);
 }
 
-void Trainer::resume() {
+void Trainer::resume(const ChangesSince& changes) {
   control_.phase("resume", 0);
+  std::vector<std::string> changed;
   std::optional<LoadedState> loaded = state_->load([&](const LoadedState& state) {
-    refuse_changes_on_resume(*state.job, job_);
+    if (changes) changed = changes(*state.job);
   });
   if (!loaded) {
-    control_.console(fmt::format("no checkpoint under {} yet: starting at step 1", job_.run_dir()));
+    start_events_.push_back(event(RunEvent::STARTED, fmt::format("no checkpoint under {} yet", job_.run_dir())));
     return;
   }
   progress_ = loaded->progress;
   batches_->restore(progress_.batches_position);
-  saved_step_ = progress_.step;
-  for (const std::string& reason : loaded->passed_over) tell_event(RunEvent::RESUMED, "passed over: " + reason);
-  for (const std::string& change : changes_on_resume(*loaded->job, job_)) tell_event(RunEvent::RESUMED, "changed: " + change);
-  tell_event(RunEvent::RESUMED, fmt::format("resumed from {}", loaded->folder.string()));
+  resumed_from_ = saved_step_ = progress_.step;
+  for (const std::string& reason : loaded->passed_over) start_events_.push_back(event(RunEvent::RESUMED, "passed over: " + reason));
+  for (const std::string& change : changed) start_events_.push_back(event(RunEvent::RESUMED, "changed: " + change));
+  start_events_.push_back(event(RunEvent::RESUMED, fmt::format("resumed from {}", loaded->folder.string())));
 }
 
 TrainingEnd Trainer::train() {
   const std::uint64_t steps = job_.training().steps(), save_every = job_.checkpoint().every_steps(),
                       evaluate_every = job_.evaluation().every_steps();
+  for (const RunEvent& e : start_events_) tell(e, [](Observer& observer, const RunEvent& r) { observer.on_event(r); });
+  start_events_.clear();
   bool going_on = true;
   while (going_on && progress_.step < steps) {
     going_on = train_step();
@@ -217,12 +218,16 @@ void Trainer::tell(const Record& record, Call call) {
   if (engine_.context().rank == 0) call(observer_, record);
 }
 
+RunEvent Trainer::event(int kind, std::string text) const {
+  RunEvent made;
+  made.set_kind(static_cast<RunEvent::Kind>(kind));
+  made.set_step(progress_.step);
+  made.set_text(std::move(text));
+  return made;
+}
+
 void Trainer::tell_event(int kind, std::string text) {
-  RunEvent event;
-  event.set_kind(static_cast<RunEvent::Kind>(kind));
-  event.set_step(progress_.step);
-  event.set_text(std::move(text));
-  tell(event, [](Observer& observer, const RunEvent& e) { observer.on_event(e); });
+  tell(event(kind, std::move(text)), [](Observer& observer, const RunEvent& e) { observer.on_event(e); });
 }
 
 }  // namespace ananke

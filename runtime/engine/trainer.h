@@ -1,10 +1,12 @@
 // The step loop of one rank: rows, pass, agreement, update, evaluation, checkpoints.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "ananke/telemetry.pb.h"
 #include "runtime/engine/evaluator.h"
 #include "runtime/engine/routing_tape.h"
 #include "runtime/engine/run_control.h"
@@ -14,6 +16,9 @@
 namespace ananke {
 
 enum class TrainingEnd { finished, stopped };
+
+// What changed between the job that wrote a checkpoint and this one, a line each; throws where a change cannot be.
+using ChangesSince = std::function<std::vector<std::string>(const Job& before)>;
 
 class Trainer {
  public:
@@ -25,7 +30,9 @@ class Trainer {
   std::vector<PlanLine> plan() const;
   // Device, communicators, memory; weights from the seed, or from the newest complete checkpoint when `resume` is set
   // (from the seed when there is none yet).
-  void start(bool resume);
+  void start(bool resume, const ChangesSince& changes = {});
+  // The step of the checkpoint that start() loaded.
+  std::optional<std::uint64_t> resumed_from() const { return resumed_from_; }
   // Until the last step or until some rank is asked to stop. Either way the state is in a checkpoint on return.
   TrainingEnd train();
 
@@ -33,7 +40,7 @@ class Trainer {
   Engine& engine() { return engine_; }
 
  private:
-  void resume();
+  void resume(const ChangesSince& changes);
   bool train_step();  // false: some rank was asked to stop
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
   void check_finite(const StepScalars::Outcome& outcome) const;
@@ -41,6 +48,7 @@ class Trainer {
   void save();
   template <class Record, class Call>
   void tell(const Record& record, Call call);
+  RunEvent event(int kind, std::string text) const;
   void tell_event(int kind, std::string text);
 
   const Job& job_;
@@ -64,7 +72,8 @@ class Trainer {
 
   Rows rows_;
   TrainingProgress progress_;
-  std::optional<std::uint64_t> saved_step_, evaluated_step_;
+  std::optional<std::uint64_t> resumed_from_, saved_step_, evaluated_step_;
+  std::vector<RunEvent> start_events_;  // told when training begins: observers may need to know where first
   std::uint64_t memory_bytes_ = 0;  // of the rank that holds most
   std::uint64_t reads_ = 0, gathered_ = 0, reduced_ = 0;  // counters as of the step before
 };

@@ -3,6 +3,8 @@
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
 #include "runtime/base/log.h"
+#include "runtime/config/job.h"
+#include "runtime/config/resume.h"
 #include "runtime/engine/trainer.h"
 #include "runtime/plugin/registry.h"
 #include "runtime/telemetry/console_observer.h"
@@ -28,15 +30,26 @@ MeshShape mesh_of(const Job& job) {
   return {static_cast<int>(job.mesh().replicate()), static_cast<int>(job.mesh().shard())};
 }
 
-void print_tables(const Trainer& trainer, const Job& job, RunControl& control) {
-  control.console(parameter_table_text(trainer.engine().table(), job.training().sequence_length()));
-  control.console(memory_plan_text(trainer.plan()));
+void print_tables(Trainer& trainer, const Job& job, RunControl& control) {
+  control.console(parameters_text(trainer.engine().table(), job.training().sequence_length()));
+  control.console(plan_text(trainer.plan()));
+}
+
+// What changed against the job that wrote a checkpoint, as text; throws where it cannot be.
+std::vector<std::string> changes_since(const Job& before, const LoadedJob& now) {
+  const std::vector<FieldChange> changes = compare_for_resume(before, now.job, *now.schema);
+  check_resume(changes);
+  std::vector<std::string> text;
+  for (const FieldChange& change : changes) {
+    text.push_back(fmt::format("{}: {} before, {} now", change.path, change.before, change.after));
+  }
+  return text;
 }
 
 }  // namespace
 
 int run_worker(const WorkerContext& worker) {
-  const Job& job = worker.job;
+  const Job& job = worker.job.job;
   ControlledRun control(worker.control);
   control.phase("loading plugins", 0);
   PluginRegistry plugins;
@@ -45,13 +58,18 @@ int run_worker(const WorkerContext& worker) {
   const RoleContext context{job, worker.site, mesh_of(job), worker.identity.rank, worker.identity.local_size};
   ObserverList observers;
   if (context.rank == 0) {
-    observers.add(std::make_unique<ConsoleObserver>(job, [&](const std::string& line) { control.console(line); }));
-    observers.add(std::make_unique<JsonLinesObserver>(job.run_dir()));
+    observers.add("console", std::make_unique<ConsoleObserver>(job.training().steps(), [&](const std::string& line) {
+                    control.console(line);
+                  }));
   }
   Trainer trainer(make_roles(job, plugins, context), context, worker.control, control, observers);
   if (context.rank == 0) print_tables(trainer, job, control);
-  trainer.start(worker.resume);
+  trainer.start(worker.resume, [&](const Job& before) { return changes_since(before, worker.job); });
   log_info("{}", trainer.engine().device().description());
+  if (context.rank == 0) {
+    observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(std::filesystem::path(job.run_dir()) / "steps.jsonl",
+                                                                     trainer.resumed_from()));
+  }
   const TrainingEnd end = trainer.train();
   control.phase("end", trainer.progress().step);
   return end == TrainingEnd::finished ? 0 : static_cast<int>(ErrorKind::interrupted);

@@ -6,11 +6,11 @@
 
 namespace ananke {
 
-class Job;
 class Site;
+struct LoadedJob;
 
 struct WorkerContext {
-  const Job& job;  // resolved
+  const LoadedJob& job;  // as load_resolved_job() read it from the run folder
   const Site& site;
   Identity identity;
   ControlClient& control;
