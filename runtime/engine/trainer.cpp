@@ -72,10 +72,9 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
                                                engine_.backend(), engine_.parameters().fragments());
   state_ = std::make_unique<StateCheckpoint>(engine_, *optimizer_, checkpoints_);
   const RoleContext& context = engine_.context();
-  if (!job_.evaluation().tokens().empty() || job_.evaluation().generated_documents() > 0) {
-    evaluator_ = std::make_unique<Evaluator>(
-        engine_, *loader_, make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks()),
-        job_.evaluation().rows(), training.rows_per_microbatch());
+  if (auto held_out = make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks())) {
+    evaluator_ = std::make_unique<Evaluator>(engine_, *loader_, std::move(held_out), job_.evaluation().rows(),
+                                             training.rows_per_microbatch());
   }
   routing_ = std::make_unique<RoutingTape>(job_, engine_);
   if (resume_run) resume(changes);
