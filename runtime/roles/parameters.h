@@ -55,11 +55,13 @@ class Parameters {
   virtual std::span<const OwnedFragment> fragments() = 0;
 
   // A list of items begins; gathers may start at once. Gradients at the owner are zeroed when it has any gradient item.
+  // Every item acquires, reduces and releases what its UnitUses say, items in order. `schedule` must outlive finish().
   virtual void begin(const Schedule& schedule) = 0;
   virtual UnitViews acquire(int item, int unit) = 0;
   virtual void release(int item, int unit) = 0;
-  // The item's gradient of the unit is in its view. Adds it into the owner's fragment, f32; at the unit's last gradient
-  // also sums over replicas (the same bits on each).
+  // The item's gradient of the unit is in its view: called for every unit of every item that is not forward only. Adds
+  // it into the owner's fragment, f32; while the next item adds to the same gradient (layer-outer order) the sum may
+  // wait in the view. At the unit's last gradient also sums over replicas (the same bits on each).
   virtual void reduce(int item, int unit) = 0;
   // The list is done: orders the compute stream after every reduction.
   virtual void finish() = 0;
