@@ -3,10 +3,16 @@
 namespace ananke {
 
 // Each is defined in the file of its name.
+int command_data_import(const std::vector<std::string>& arguments);
+int command_data_info(const std::vector<std::string>& arguments);
+int command_data_ngram(const std::vector<std::string>& arguments);
 int command_parity(const std::vector<std::string>& arguments);
 
 std::span<const Command> all_commands() {
   static constexpr Command commands[] = {
+      {"data import", "make a token store from text files", command_data_import},
+      {"data info", "what a token store holds", command_data_info},
+      {"data ngram", "what unigram and bigram models reach on held-out text", command_data_ngram},
       {"parity", "compare a Hugging Face model's logits, loss and gradients with a recorded case", command_parity},
   };
   return commands;

@@ -30,6 +30,7 @@ class TemporaryFolder {
   // Writes (or replaces) a file below the folder and returns its path.
   std::filesystem::path write(const std::string& name, const std::string& content) const {
     std::filesystem::create_directories((path_ / name).parent_path());
+    std::filesystem::remove(path_ / name);  // truncating a file makes ext4 flush it: slow in a loop
     std::ofstream(path_ / name, std::ios::binary) << content;
     return path_ / name;
   }
