@@ -1,0 +1,221 @@
+#include "plugins/backend_host/operators/grouped_mlp.h"
+
+#include <algorithm>
+
+#include "plugins/backend_host/host_stream.h"
+#include "plugins/backend_host/operators/carve.h"
+#include "plugins/backend_host/operators/gemm.h"
+#include "plugins/backend_host/operators/row_math.h"
+#include "plugins/backend_host/operators/validate.h"
+
+namespace ananke::host {
+namespace {
+
+// Rows of one task at most: whole products of a group where it is smaller.
+constexpr std::int64_t rows_per_task = 256;
+
+struct Saved {
+  float *gate, *up;  // outputs, [R, F]
+};
+struct Scratch {
+  float *middle, *dgate, *dup;  // [R, F]: silu(gate) * up; gradients of gate's and up's outputs
+  std::int64_t* first_task;     // [G + 1]: tasks of the groups before
+};
+
+Saved layout_saved(Carve& carve, const GroupedMlp::Sizes& s) {
+  Saved saved{};
+  saved.gate = carve.take<float>(s.rows * s.width);
+  saved.up = carve.take<float>(s.rows * s.width);
+  return saved;
+}
+
+Scratch layout_scratch(Carve& carve, const GroupedMlp::Sizes& s) {
+  Scratch scratch{};
+  scratch.middle = carve.take<float>(s.rows * s.width);
+  scratch.dgate = carve.take<float>(s.rows * s.width);
+  scratch.dup = carve.take<float>(s.rows * s.width);
+  scratch.first_task = carve.take<std::int64_t>(s.groups + 1);
+  return scratch;
+}
+
+const float* matrix(const MatrixStack& stack, std::int64_t group) {
+  return stack.first.as<float>() + group * stack.stride;
+}
+float* matrix_out(const MatrixStack& stack, std::int64_t group) {
+  return stack.first.as<float>() + group * stack.stride;
+}
+
+void check_weights(const char* op, const char* names[3], const GroupedMlp::Weights& w, const GroupedMlp::Sizes& n) {
+  const auto check = [&](const char* name, const MatrixStack& stack, Shape shape) {
+    if (n.groups == 0) return;
+    expect(op, name, stack.first, shape);
+    ANANKE_CHECK(n.groups == 1 || stack.stride >= shape.elements(), "{}: {} {} every {} elements", op, name,
+                 to_string(shape), stack.stride);
+  };
+  check(names[0], w.gate, {n.width, n.hidden});
+  check(names[1], w.up, {n.width, n.hidden});
+  check(names[2], w.down, {n.hidden, n.width});
+}
+
+GroupedMlp::Sizes sizes_of(const char* op, const TensorView& x, const TensorView& offsets,
+                           const GroupedMlp::Weights& w) {
+  expect_rank(op, "x", x, 2);
+  expect_rank(op, "offsets", offsets, 1);
+  ANANKE_CHECK(offsets.elements() >= 1, "{}: offsets is empty", op);
+  const std::int64_t groups = offsets.elements() - 1;
+  if (groups > 0) expect_rank(op, "gate", w.gate.first, 2);
+  const GroupedMlp::Sizes n{x.shape[0], x.shape[1], groups > 0 ? w.gate.first.shape[0] : 0, groups};
+  expect(op, "x", x, {n.rows, n.hidden});
+  expect(op, "offsets", offsets, DType::i32, {n.groups + 1});
+  const char* names[] = {"gate", "up", "down"};
+  check_weights(op, names, w, n);
+  return n;
+}
+
+void check_offsets(const GroupedMlp::Sizes& n, const std::int32_t* offsets) {
+  ANANKE_CHECK(offsets[0] == 0, "grouped_mlp: offsets begin at {}", offsets[0]);
+  for (std::int64_t g = 0; g < n.groups; ++g) {
+    ANANKE_CHECK(offsets[g] <= offsets[g + 1] && offsets[g + 1] <= n.rows,
+                 "grouped_mlp: group {} has rows [{}, {}) of {}", g, offsets[g], offsets[g + 1], n.rows);
+  }
+}
+
+// Runs body(group, begin, end) over pieces of at most rows_per_task rows that lie in one group.
+template <class Body>
+void for_row_pieces(ThreadPool& pool, std::int64_t groups, const std::int32_t* offsets, std::int64_t* first_task,
+                    const Body& body) {
+  first_task[0] = 0;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    first_task[g + 1] = first_task[g] + (offsets[g + 1] - offsets[g] + rows_per_task - 1) / rows_per_task;
+  }
+  pool.run(first_task[groups], [&](std::int64_t task, int) {
+    const std::int64_t group = std::upper_bound(first_task, first_task + groups + 1, task) - first_task - 1;
+    const std::int64_t begin = offsets[group] + (task - first_task[group]) * rows_per_task;
+    body(group, begin, std::min<std::int64_t>(begin + rows_per_task, offsets[group + 1]));
+  });
+}
+
+void activate(std::int64_t count, const float* gate, const float* up, float* middle) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) middle[i] = gate[i] / (1.0f + exp_of(-gate[i])) * up[i];
+}
+
+// d silu(z) / dz = s (1 + z (1 - s)) with s = 1 / (1 + e^-z). Also makes `middle` again, for down's gradient.
+// dgate holds the gradient of `middle` when called.
+void activate_backward(std::int64_t count, const float* gate, const float* up, float* middle, float* dgate,
+                       float* dup) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float sigmoid = 1.0f / (1.0f + exp_of(-gate[i]));
+    const float silu = gate[i] * sigmoid, d = dgate[i];
+    middle[i] = silu * up[i];
+    dup[i] = d * silu;
+    dgate[i] = d * up[i] * (sigmoid * (1.0f + gate[i] * (1.0f - sigmoid)));
+  }
+}
+
+}  // namespace
+
+std::size_t HostGroupedMlp::saved(const Sizes& s) const {
+  Carve carve;
+  layout_saved(carve, s);
+  return carve.used();
+}
+
+std::size_t HostGroupedMlp::workspace(const Sizes& s) const {
+  Carve carve;
+  layout_scratch(carve, s);
+  return carve.used();
+}
+
+void HostGroupedMlp::forward(Stream& stream, const Forward& a) {
+  constexpr const char* op = "grouped_mlp forward";
+  const Sizes n = sizes_of(op, a.x, a.offsets, a.weights);
+  expect(op, "y", a.y, {n.rows, n.hidden});
+  expect_region(op, "saved", a.saved, saved(n));
+  expect_region(op, "workspace", a.workspace, workspace(n));
+  HostStream::of(stream).enqueue([&pool = pool_, n, a] {
+    Carve saved_carve(a.saved), scratch_carve(a.workspace);
+    const Saved saved = layout_saved(saved_carve, n);
+    const Scratch scratch = layout_scratch(scratch_carve, n);
+    const std::int32_t* offsets = a.offsets.as<std::int32_t>();
+    check_offsets(n, offsets);
+    for_row_pieces(
+        pool, n.groups, offsets, scratch.first_task, [&](std::int64_t g, std::int64_t begin, std::int64_t end) {
+          const std::int64_t rows = end - begin, inner = begin * n.width;
+          const Factor x{a.x.as<float>() + begin * n.hidden, n.hidden};
+          gemm(rows, n.width, n.hidden, 1, x, {matrix(a.weights.gate, g), n.hidden, true}, 0, saved.gate + inner,
+               n.width);
+          gemm(rows, n.width, n.hidden, 1, x, {matrix(a.weights.up, g), n.hidden, true}, 0, saved.up + inner, n.width);
+          activate(rows * n.width, saved.gate + inner, saved.up + inner, scratch.middle + inner);
+          gemm(rows, n.hidden, n.width, 1, {scratch.middle + inner, n.width},
+               {matrix(a.weights.down, g), n.width, true}, 0, a.y.as<float>() + begin * n.hidden, n.hidden);
+        });
+  });
+}
+
+namespace {
+
+// dx, and what the gradients of the weights are made of.
+void backward_rows(ThreadPool& pool, const GroupedMlp::Sizes& n, const GroupedMlp::Backward& a, const Saved& saved,
+                   const Scratch& scratch, const std::int32_t* offsets) {
+  for_row_pieces(pool, n.groups, offsets, scratch.first_task,
+                 [&](std::int64_t g, std::int64_t begin, std::int64_t end) {
+                   const std::int64_t rows = end - begin, inner = begin * n.width;
+                   float* dx = a.dx.as<float>() + begin * n.hidden;
+                   gemm(rows, n.width, n.hidden, 1, {a.dy.as<float>() + begin * n.hidden, n.hidden},
+                        {matrix(a.weights.down, g), n.width}, 0, scratch.dgate + inner, n.width);
+                   activate_backward(rows * n.width, saved.gate + inner, saved.up + inner, scratch.middle + inner,
+                                     scratch.dgate + inner, scratch.dup + inner);
+                   gemm(rows, n.hidden, n.width, 1, {scratch.dgate + inner, n.width},
+                        {matrix(a.weights.gate, g), n.hidden}, 0, dx, n.hidden);
+                   gemm(rows, n.hidden, n.width, 1, {scratch.dup + inner, n.width}, {matrix(a.weights.up, g), n.hidden},
+                        1, dx, n.hidden);
+                 });
+}
+
+void backward_weights(ThreadPool& pool, const GroupedMlp::Sizes& n, const GroupedMlp::Backward& a,
+                      const Scratch& scratch, const std::int32_t* offsets) {
+  const Tiles wide(n.width, n.hidden), tall(n.hidden, n.width);
+  const std::int64_t per_group = 2 * wide.count() + tall.count();
+  pool.run(n.groups * per_group, [&](std::int64_t task, int) {
+    const std::int64_t g = task / per_group, tile = task % per_group;
+    const std::int64_t begin = offsets[g], rows = offsets[g + 1] - begin;
+    if (rows == 0) return;
+    const Factor x{a.x.as<float>() + begin * n.hidden, n.hidden};
+    if (tile < wide.count()) {
+      gemm_tile(wide, tile, rows, 1, {scratch.dgate + begin * n.width, n.width, true}, x, 1,
+                matrix_out(a.gradient.gate, g), n.hidden);
+    } else if (tile < 2 * wide.count()) {
+      gemm_tile(wide, tile - wide.count(), rows, 1, {scratch.dup + begin * n.width, n.width, true}, x, 1,
+                matrix_out(a.gradient.up, g), n.hidden);
+    } else {
+      gemm_tile(tall, tile - 2 * wide.count(), rows, 1, {a.dy.as<float>() + begin * n.hidden, n.hidden, true},
+                {scratch.middle + begin * n.width, n.width}, 1, matrix_out(a.gradient.down, g), n.width);
+    }
+  });
+}
+
+}  // namespace
+
+void HostGroupedMlp::backward(Stream& stream, const Backward& a) {
+  constexpr const char* op = "grouped_mlp backward";
+  const Sizes n = sizes_of(op, a.x, a.offsets, a.weights);
+  const char* names[] = {"gradient of gate", "gradient of up", "gradient of down"};
+  check_weights(op, names, a.gradient, n);
+  expect(op, "dy", a.dy, {n.rows, n.hidden});
+  expect(op, "dx", a.dx, {n.rows, n.hidden});
+  expect_region(op, "saved", a.saved, saved(n));
+  expect_region(op, "workspace", a.workspace, workspace(n));
+  HostStream::of(stream).enqueue([&pool = pool_, n, a] {
+    Carve saved_carve(a.saved), scratch_carve(a.workspace);
+    const Saved saved = layout_saved(saved_carve, n);
+    const Scratch scratch = layout_scratch(scratch_carve, n);
+    const std::int32_t* offsets = a.offsets.as<std::int32_t>();
+    check_offsets(n, offsets);
+    backward_rows(pool, n, a, saved, scratch, offsets);
+    backward_weights(pool, n, a, scratch, offsets);
+  });
+}
+
+}  // namespace ananke::host
