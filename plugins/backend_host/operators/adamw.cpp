@@ -35,7 +35,7 @@ void update_range(const Factors& f, std::int64_t n, const float* gradient, float
     const float v = f.beta2 * exp_avg_sq[i] + f.mix2 * g * g;
     exp_avg[i] = m;
     exp_avg_sq[i] = v;
-    weight[i] = weight[i] * f.keep - f.rate * (m / (std::sqrt(v) / f.correction + f.eps));
+    weight[i] = weight[i] * f.keep - f.rate * m / (std::sqrt(v) / f.correction + f.eps);
   }
 }
 
