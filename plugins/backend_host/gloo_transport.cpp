@@ -129,10 +129,16 @@ void GlooTransport::post(std::span<const Part> sends, std::span<const Part> rece
 }
 
 void GlooTransport::complete() {
+  using Clock = std::chrono::steady_clock;
+  const auto due = Clock::now() + deadline_;
+  const auto left = [&] {
+    return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(due - Clock::now()),
+                    std::chrono::milliseconds(1));
+  };
   for (auto& pending : pending_) {  // only abort() looks at it meanwhile
     try {
-      const bool done = (!pending.receive || pending.receive->waitRecv(deadline_)) &&
-                        (!pending.send || pending.send->waitSend(deadline_));
+      const bool done = (!pending.receive || pending.receive->waitRecv(left())) &&
+                        (!pending.send || pending.send->waitSend(left()));
       if (!done) fail(ErrorKind::worker_failed, "it was closed on this rank");
     } catch (const Error&) {
       throw;

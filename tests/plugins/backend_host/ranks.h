@@ -27,6 +27,7 @@ struct Rank {
   int size = 1;
   Wire wire = Wire::threads;
   std::chrono::milliseconds deadline{20000};
+  std::chrono::milliseconds delay{0};
   HostDevice device{"host"};
   GlooDevice gloo{""};
   std::unique_ptr<Rendezvous> rendezvous;
@@ -40,7 +41,7 @@ struct Rank {
     const int mine = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
     std::unique_ptr<Transport> transport;
     if (ranks.size() > 1) transport = wire == Wire::threads ? seat(name, ranks, mine) : connect(name, ranks, mine);
-    return std::make_unique<HostCommunicator>(HostCommunicator::Setup{name, ranks, mine, {}}, std::move(transport),
+    return std::make_unique<HostCommunicator>(HostCommunicator::Setup{name, ranks, mine, delay}, std::move(transport),
                                               device.memory());
   }
 
