@@ -138,8 +138,8 @@ std::unique_ptr<Transport> BackendHost::connect(const Group& group, Rendezvous& 
     std::lock_guard lock(mutex_);
     if (!gloo_) gloo_ = std::make_unique<GlooDevice>(network_interface_);
   }
-  const auto exchange = [&](std::string blob) {
-    return rendezvous.exchange(group.key + "/addresses", group.ranks, std::move(blob));
+  const auto exchange = [&](const std::string& step, std::string blob) {
+    return rendezvous.exchange(group.key + "/" + step, group.ranks, std::move(blob));
   };
   return gloo_->connect({group.ranks, group.rank, exchange_deadline_, step_deadline_, exchange}, device_.memory());
 }

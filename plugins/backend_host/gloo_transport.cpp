@@ -6,10 +6,13 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <net/if.h>
+#include <pthread.h>
 
 #include <algorithm>
-#include <map>
+#include <condition_variable>
+#include <csignal>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -20,7 +23,8 @@ namespace ananke {
 namespace {
 
 using gloo::transport::UnboundBuffer;
-constexpr std::uint64_t slot = 0;  // a pair's messages of one slot keep their order, which is all that is needed
+// A connection's messages of one slot keep their order, which is all that is needed.
+constexpr std::uint64_t data_slot = 0, sentinel_slot = 1;
 
 // Gloo sets its host name under "rank_R", then its addresses under "R", then asks for both of every peer: one exchange
 // at the second set answers everything (host names serve an option of Gloo's that is not used here).
@@ -28,7 +32,7 @@ class ExchangeStore final : public gloo::rendezvous::Store {
  public:
   explicit ExchangeStore(const GlooDevice::Setup& setup) : setup_(setup) {}
   void set(const std::string& key, const std::vector<char>& data) override {
-    if (!is_host(key)) blobs_ = setup_.exchange(std::string(data.begin(), data.end()));
+    if (!is_host(key)) blobs_ = setup_.exchange("addresses", std::string(data.begin(), data.end()));
   }
   std::vector<char> get(const std::string& key) override {
     if (is_host(key)) return {'-'};
@@ -44,15 +48,30 @@ class ExchangeStore final : public gloo::rendezvous::Store {
   std::vector<std::string> blobs_;
 };
 
+using Clock = std::chrono::steady_clock;
+
+// A write to a lost connection shall be an error, not the end of the process. For good: a pending signal would end it
+// as soon as it is let through.
+void block_sigpipe() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+// Gloo tells of a lost connection to receives that have not begun, not to sends and receives under way. So each
+// connection has a sentinel, a receive that never completes and always hears of the loss, and a watch interrupts every
+// wait now and then to look at the sentinels, the deadline and abort().
 class GlooTransport final : public Transport {
  public:
   GlooTransport(std::shared_ptr<gloo::rendezvous::Context> context, std::vector<int> ranks,
-                std::chrono::milliseconds deadline, Arena& memory)
-      : context_(std::move(context)), ranks_(std::move(ranks)), deadline_(deadline), memory_(memory) {}
+                std::chrono::milliseconds deadline, Arena& memory);
 
   void exchange(std::span<const Part> sends, std::span<Part> receives) override;
   void finish() override {}
   void abort() noexcept override;
+  void leave() noexcept override;
+  void interrupt();  // by the watch
 
  private:
   struct Pending {
@@ -62,17 +81,39 @@ class GlooTransport final : public Transport {
   void assign_landing(std::span<Part> receives);
   void post(std::span<const Part> sends, std::span<const Part> receives);
   void complete();
-  [[noreturn]] void fail_at(int peer, const std::string& reason);
+  void check(int peer, Clock::time_point due);
+  std::vector<int> lost_ranks();
+  void close_connections() noexcept;
 
   const std::shared_ptr<gloo::rendezvous::Context> context_;
   const std::vector<int> ranks_;
   const std::chrono::milliseconds deadline_;
   Arena& memory_;
   Buffer landing_;
-  std::mutex mutex_;  // of what abort() looks at
-  bool aborted_ = false;
+  std::byte never_received_{};
+  std::vector<std::unique_ptr<UnboundBuffer>> sentinels_;  // by peer
+  std::vector<int> lost_at_start_;
+  std::mutex mutex_;  // of what other threads look at
+  bool closed_ = false;
   std::vector<Pending> pending_;
 };
+
+GlooTransport::GlooTransport(std::shared_ptr<gloo::rendezvous::Context> context, std::vector<int> ranks,
+                             std::chrono::milliseconds deadline, Arena& memory)
+    : context_(std::move(context)), ranks_(std::move(ranks)), deadline_(deadline), memory_(memory) {
+  sentinels_.resize(ranks_.size());
+  for (int peer = 0; peer < context_->size; ++peer) {
+    if (peer == context_->rank) continue;
+    auto& sentinel = sentinels_[static_cast<std::size_t>(peer)];
+    sentinel = context_->createUnboundBuffer(&never_received_, 1);
+    try {
+      sentinel->recv(peer, sentinel_slot);
+    } catch (const std::exception&) {  // the peer has left already, which matters to those only who call it
+      lost_at_start_.push_back(ranks_[static_cast<std::size_t>(peer)]);
+      sentinel.reset();
+    }
+  }
+}
 
 void GlooTransport::assign_landing(std::span<Part> receives) {
   const auto place = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -95,16 +136,22 @@ void GlooTransport::assign_landing(std::span<Part> receives) {
 }
 
 void GlooTransport::exchange(std::span<const Part> sends, std::span<Part> receives) {
+  block_sigpipe();
   assign_landing(receives);
-  post(sends, receives);
-  complete();
+  try {
+    post(sends, receives);
+    complete();
+  } catch (...) {
+    close_connections();  // before the caller frees what Gloo reads and writes
+    throw;
+  }
   std::lock_guard lock(mutex_);
   pending_.clear();
 }
 
 void GlooTransport::post(std::span<const Part> sends, std::span<const Part> receives) {
   std::lock_guard lock(mutex_);
-  if (aborted_) fail(ErrorKind::worker_failed, "it was closed on this rank");
+  if (closed_) fail(ErrorKind::worker_failed, "it was closed on this rank");
   for (int step = 1; step < context_->size; ++step) {  // each begins with another peer
     Pending pending{(context_->rank + step) % context_->size, nullptr, nullptr};
     const Part& in = receives[static_cast<std::size_t>(pending.peer)];
@@ -113,71 +160,156 @@ void GlooTransport::post(std::span<const Part> sends, std::span<const Part> rece
     if (out.bytes) pending.send = context_->createUnboundBuffer(out.data, out.bytes);
     if (in.bytes || out.bytes) pending_.push_back(std::move(pending));
   }
-  int peer = 0;
   try {
     for (auto& pending : pending_) {
-      peer = pending.peer;
-      if (pending.receive) pending.receive->recv(peer, slot);
+      if (pending.receive) pending.receive->recv(pending.peer, data_slot);
     }
     for (auto& pending : pending_) {
-      peer = pending.peer;
-      if (pending.send) pending.send->send(peer, slot);
+      if (pending.send) pending.send->send(pending.peer, data_slot);
     }
   } catch (const std::exception& error) {
-    fail_at(peer, error.what());
+    fail(ErrorKind::worker_failed, "the connection to {} is lost ({})", format_ranks(lost_ranks()), error.what());
   }
 }
 
 void GlooTransport::complete() {
-  using Clock = std::chrono::steady_clock;
+  constexpr auto forever = std::chrono::hours(24 * 365);  // Gloo's own deadline would not name the ranks
   const auto due = Clock::now() + deadline_;
-  const auto left = [&] {
-    return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(due - Clock::now()),
-                    std::chrono::milliseconds(1));
-  };
-  for (auto& pending : pending_) {  // only abort() looks at it meanwhile
+  for (auto& pending : pending_) {
     try {
-      const bool done = (!pending.receive || pending.receive->waitRecv(left())) &&
-                        (!pending.send || pending.send->waitSend(left()));
-      if (!done) fail(ErrorKind::worker_failed, "it was closed on this rank");
+      while (pending.receive && !pending.receive->waitRecv(forever)) check(pending.peer, due);
+      while (pending.send && !pending.send->waitSend(forever)) check(pending.peer, due);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail_at(pending.peer, error.what());
+      fail(ErrorKind::worker_failed, "the connection to {} is lost ({})", format_ranks(lost_ranks()), error.what());
     }
   }
 }
 
-void GlooTransport::fail_at(int peer, const std::string& reason) {
-  const int world = ranks_[static_cast<std::size_t>(peer)];
-  if (reason.find("imed out") != std::string::npos) {
-    fail(ErrorKind::stalled, "rank {} did not come within {}", world,
+// Why a wait for `peer` was interrupted.
+void GlooTransport::check(int peer, Clock::time_point due) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) fail(ErrorKind::worker_failed, "it was closed on this rank");
+  }
+  if (const auto lost = lost_ranks(); !lost.empty()) {
+    fail(ErrorKind::worker_failed, "the connection to {} is lost", format_ranks(lost));
+  }
+  if (Clock::now() >= due) {
+    fail(ErrorKind::stalled, "rank {} did not come within {}", ranks_[static_cast<std::size_t>(peer)],
          format_duration(std::chrono::duration<double>(deadline_).count()));
   }
-  fail(ErrorKind::worker_failed, "the connection to rank {} is lost ({})", world, reason);
 }
 
-void GlooTransport::abort() noexcept {
+std::vector<int> GlooTransport::lost_ranks() {
+  std::vector<int> lost = lost_at_start_;
+  for (std::size_t peer = 0; peer < sentinels_.size(); ++peer) {
+    if (!sentinels_[peer]) continue;
+    try {
+      sentinels_[peer]->abortWaitRecv();  // returns at once, unless there is an error to throw
+      sentinels_[peer]->waitRecv();
+    } catch (const std::exception&) {
+      lost.push_back(ranks_[peer]);
+    }
+  }
+  return lost;
+}
+
+void GlooTransport::interrupt() {
   std::lock_guard lock(mutex_);
-  aborted_ = true;
   for (auto& pending : pending_) {
     if (pending.receive) pending.receive->abortWaitRecv();
     if (pending.send) pending.send->abortWaitSend();
   }
+}
+
+void GlooTransport::leave() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  interrupt();
+}
+
+void GlooTransport::abort() noexcept {
+  leave();
+  close_connections();  // so that the others' waits end, too
+}
+
+void GlooTransport::close_connections() noexcept {
   try {
-    context_->closeConnections();  // so that the others' waits end, too
+    context_->closeConnections();
   } catch (const std::exception&) {
     // A connection that cannot be closed is gone already.
   }
 }
 
+// Interrupts the waits of all transports of a process a few times a second.
+class Watch {
+ public:
+  Watch() : thread_([this] { run(); }) {}
+  ~Watch() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  void add(const std::shared_ptr<GlooTransport>& transport) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(watched_, [](const auto& watched) { return watched.expired(); });
+    watched_.push_back(transport);
+  }
+
+ private:
+  void run() {
+    pthread_setname_np(pthread_self(), "gloo watch");
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stop_; })) {
+      const auto watched = watched_;
+      lock.unlock();  // the last owner of a transport takes long to end it
+      for (const auto& each : watched) {
+        if (const auto transport = each.lock()) transport->interrupt();
+      }
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;
+  std::vector<std::weak_ptr<GlooTransport>> watched_;
+  std::thread thread_;
+};
+
+// What a communicator owns: the watch may hold the transport a moment longer.
+class WatchedTransport final : public Transport {
+ public:
+  explicit WatchedTransport(std::shared_ptr<GlooTransport> transport) : transport_(std::move(transport)) {}
+  void exchange(std::span<const Part> sends, std::span<Part> receives) override {
+    transport_->exchange(sends, receives);
+  }
+  void finish() override { transport_->finish(); }
+  void abort() noexcept override { transport_->abort(); }
+  void leave() noexcept override { transport_->leave(); }
+
+ private:
+  const std::shared_ptr<GlooTransport> transport_;
+};
+
 }  // namespace
 
 struct GlooDevice::Impl {
   std::shared_ptr<gloo::transport::Device> device;
+  Watch watch;
 };
 
 GlooDevice::GlooDevice(const std::string& interface) : impl_(std::make_unique<Impl>()) {
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, nullptr, &before);
+  block_sigpipe();  // for Gloo's thread, which inherits it
   gloo::transport::tcp::attr attributes;
   if (interface.empty()) {
     attributes.hostname = "127.0.0.1";
@@ -188,7 +320,9 @@ GlooDevice::GlooDevice(const std::string& interface) : impl_(std::make_unique<Im
   }
   try {
     impl_->device = gloo::transport::tcp::CreateDevice(attributes);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   } catch (const std::exception& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     fail(ErrorKind::config,
          "backend_host cannot listen on network interface '{}' ({}); name an interface that is up (`ip address` lists "
          "them) or an address of this host in the site's network_interface or the plugin's interface",
@@ -204,12 +338,16 @@ std::unique_ptr<Transport> GlooDevice::connect(const Setup& setup, Arena& memory
   ExchangeStore store(setup);
   try {
     context->connectFullMesh(store, impl_->device);
+    // Gloo ends the process where a connection is closed before the other end has taken note of it.
+    setup.exchange("connected", "");
+    auto transport = std::make_shared<GlooTransport>(std::move(context), setup.ranks, setup.deadline, memory);
+    impl_->watch.add(transport);
+    return std::make_unique<WatchedTransport>(std::move(transport));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
     fail(ErrorKind::worker_failed, "cannot connect with {}: {}", format_ranks(setup.ranks), error.what());
   }
-  return std::make_unique<GlooTransport>(std::move(context), setup.ranks, setup.deadline, memory);
 }
 
 }  // namespace ananke

@@ -25,8 +25,8 @@ class GlooDevice {
     int rank = 0;            // own, within the group
     std::chrono::milliseconds connect_deadline;
     std::chrono::milliseconds deadline;  // of every wait afterwards
-    // Gives every rank of the group everybody's blob, in order; called once.
-    std::function<std::vector<std::string>(std::string blob)> exchange;
+    // Gives every rank of the group everybody's blob of this step, in order. Called once per step.
+    std::function<std::vector<std::string>(const std::string& step, std::string blob)> exchange;
   };
   // Connects all pairs. What it needs to let data land comes from `memory`, grows to the largest exchange and stays.
   std::unique_ptr<Transport> connect(const Setup& setup, Arena& memory);

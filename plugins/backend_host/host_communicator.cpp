@@ -65,7 +65,9 @@ HostCommunicator::HostCommunicator(Setup setup, std::unique_ptr<Transport> trans
                core_->setup.name, core_->size());
 }
 
-HostCommunicator::~HostCommunicator() { abort(); }
+HostCommunicator::~HostCommunicator() {
+  if (core_->transport) core_->transport->leave();
+}
 
 int HostCommunicator::rank() const { return core_->setup.rank; }
 int HostCommunicator::size() const { return core_->size(); }

@@ -27,6 +27,9 @@ class Transport {
   virtual void finish() = 0;
   // Ends this and every later call, here and on the other ranks, with an error. Any thread.
   virtual void abort() noexcept = 0;
+  // This rank makes no more calls: one that is under way ends with an error, the other ranks' later ones, too, but what
+  // belongs to finished calls still reaches them.
+  virtual void leave() noexcept = 0;
 };
 
 }  // namespace ananke

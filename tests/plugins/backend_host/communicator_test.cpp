@@ -173,11 +173,14 @@ TEST_P(Communicators, ADeadlinePassesWhenAPeerStalls) {
       },
       milliseconds(300));
   EXPECT_EQ(errors[1], "");
+  int named = 0;
   for (int rank : {0, 2}) {
     const auto& error = errors[static_cast<std::size_t>(rank)];
-    EXPECT_TRUE(contains(error, "stalled: communicator world of ranks 0-2, all_reduce on rank")) << error;
-    EXPECT_TRUE(contains(error, "rank 1 did not come within 300 ms")) << error;
+    EXPECT_TRUE(contains(error, "communicator world of ranks 0-2, all_reduce on rank")) << error;
+    // The first to give up names who is late; with Gloo the other may see only that the first is gone.
+    if (contains(error, "stalled: communicator") && contains(error, "rank 1 did not come within 300 ms")) ++named;
   }
+  EXPECT_GE(named, GetParam() == Wire::threads ? 2 : 1) << errors[0] << "\n" << errors[2];
 }
 
 TEST_P(Communicators, WorkThatOutlivesItsCommunicatorFails) {

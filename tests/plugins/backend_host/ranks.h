@@ -53,9 +53,10 @@ struct Rank {
     return reinterpret_cast<ThreadGroup*>(std::stoull(address))->take_seat(mine);
   }
   std::unique_ptr<Transport> connect(const std::string& name, const std::vector<int>& ranks, int mine) {
-    return gloo.connect({ranks, mine, std::chrono::seconds(20), deadline,
-                         [&](std::string blob) { return rendezvous->exchange(name, ranks, std::move(blob)); }},
-                        device.memory());
+    const auto exchange = [&](const std::string& step, std::string blob) {
+      return rendezvous->exchange(name + "/" + step, ranks, std::move(blob));
+    };
+    return gloo.connect({ranks, mine, std::chrono::seconds(20), deadline, exchange}, device.memory());
   }
 };
 
