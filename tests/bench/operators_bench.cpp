@@ -1,7 +1,7 @@
 // Speed of the host operators: one line per operator and pass with time, rate and the ratio to one large sgemm (what
 // computes) or to memcpy (what moves bytes) measured in the same run.
 //
-//   operators_bench [threads [tokens [hidden]]]       default: 1 1024 192
+//   operators_bench [threads [tokens [hidden [filter]]]]       default: 1 1024 192, all
 //
 // Other sizes follow: heads of 32, one key head for three query heads, 8 experts of width 4/3 hidden, top 2, bytes as
 // vocabulary, documents of 256 tokens.
@@ -16,6 +16,9 @@
 #include <memory>
 #include <new>
 #include <random>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "plugins/backend_host/host_stream.h"
@@ -67,7 +70,8 @@ class Memory {
 
 class Bench {
  public:
-  explicit Bench(int threads) : pool_(threads), operators_(pool_), stream_("bench") {}
+  Bench(int threads, std::string filter)
+      : filter_(std::move(filter)), pool_(threads), operators_(pool_), stream_("bench") {}
   const OperatorSet* operator->() const { return &operators_.set(); }
   Stream& stream() { return stream_; }
 
@@ -90,12 +94,14 @@ class Bench {
                peak_flops_ * 1e-9, peak_bytes_ * 1e-9);
   }
   void flops(const char* name, double flops, const std::function<void()>& call) {
+    if (std::string_view(name).find(filter_) == std::string_view::npos) return;
     const double time = seconds(call);
     total_ += time;
     fmt::print("{:28} {:10.1f} us {:8.1f} GFLOP/s {:6.2f} of sgemm\n", name, time * 1e6, flops / time * 1e-9,
                flops / time / peak_flops_);
   }
   void bytes(const char* name, double bytes, const std::function<void()>& call) {
+    if (std::string_view(name).find(filter_) == std::string_view::npos) return;
     const double time = seconds(call);
     total_ += time;
     fmt::print("{:28} {:10.1f} us {:8.1f} GB/s    {:6.2f} of memcpy\n", name, time * 1e6, bytes / time * 1e-9,
@@ -126,6 +132,7 @@ class Bench {
     }
     return best;
   }
+  const std::string filter_;
   ThreadPool pool_;
   HostOperators operators_;
   HostStream stream_;
@@ -277,8 +284,8 @@ void bench_experts(Bench& bench, Memory& memory, const Sizes& n) {
   });
 }
 
-int run(int threads, const Sizes& n) {
-  Bench bench(threads);
+int run(int threads, const Sizes& n, const std::string& filter) {
+  Bench bench(threads, filter);
   Memory memory;
   bench.measure_limits(memory);
   fmt::print("{} tokens, hidden {}, {} query and {} key heads of {}, {} experts of width {}, top {}, vocabulary {}\n",
@@ -296,5 +303,5 @@ int run(int threads, const Sizes& n) {
 
 int main(int argc, char** argv) {
   const auto number = [&](int at, std::int64_t otherwise) { return argc > at ? std::atoll(argv[at]) : otherwise; };
-  return ananke::host::run(static_cast<int>(number(1, 1)), {number(2, 1024), number(3, 192)});
+  return ananke::host::run(static_cast<int>(number(1, 1)), {number(2, 1024), number(3, 192)}, argc > 4 ? argv[4] : "");
 }

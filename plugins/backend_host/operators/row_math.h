@@ -48,16 +48,22 @@ inline float largest(const float* x, std::int64_t n) {
   return top;
 }
 
-// x = e^(x - shift); returns the sum.
+// x = e^(x - shift); returns the sum, f32 within a stretch and f64 over the stretches.
 inline double exp_row(float* x, std::int64_t n, float shift) {
-  double sum = 0;
+  constexpr std::int64_t stretch = 256;
+  double total = 0;
+  for (std::int64_t begin = 0; begin < n; begin += stretch) {
+    const std::int64_t end = begin + stretch < n ? begin + stretch : n;
+    float sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float e = exp_of(x[i] - shift);
-    x[i] = e;
-    sum += static_cast<double>(e);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float e = exp_of(x[i] - shift);
+      x[i] = e;
+      sum += e;
+    }
+    total += static_cast<double>(sum);
   }
-  return sum;
+  return total;
 }
 
 inline void scale_row(float* x, std::int64_t n, float factor) {
