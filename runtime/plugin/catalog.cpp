@@ -1,15 +1,13 @@
 #include "runtime/plugin/catalog.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 #include <system_error>
 
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/plugin/note.h"
+#include "runtime/plugin/search_path.h"
 
 namespace ananke {
 namespace {
@@ -25,18 +23,8 @@ fs::path resolved(const fs::path& path) {
 }  // namespace
 
 std::vector<fs::path> plugin_search_path() {
-  std::vector<fs::path> folders;
-  const char* variable = std::getenv("ANANKE_PLUGIN_PATH");
-  std::string_view rest = variable ? variable : "";
-  while (!rest.empty()) {
-    const std::string_view folder = rest.substr(0, rest.find(':'));
-    if (!folder.empty()) folders.emplace_back(folder);
-    rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
-  }
-  Dl_info library{};
-  if (dladdr(reinterpret_cast<void*>(&plugin_search_path), &library) != 0 && library.dli_fname != nullptr) {
-    folders.push_back(resolved(library.dli_fname).parent_path() / "ananke");
-  }
+  Folders folders = folders_in_variable("ANANKE_PLUGIN_PATH");
+  folders.push_back(runtime_folder() / "ananke");
   return folders;
 }
 
@@ -83,14 +71,15 @@ void PluginCatalog::scan(const fs::path& folder) {
   for (const fs::path& file : files) {
     const auto same = [&](const auto& known) { return known.file == resolved(file); };
     if (std::any_of(found_.begin(), found_.end(), same)) continue;  // a link into a folder that was already read
-    std::string name;
+    std::string name, message;
     try {
       auto note = std::make_shared<PluginNote>(read_note(file));
       name = note->name();
+      message = note->config_message();
       check_fingerprint(*note, file);
       found_.push_back({resolved(file), std::move(note)});
     } catch (const Error& refusal) {
-      refused_.push_back({resolved(file), name, refusal.what()});
+      refused_.push_back({resolved(file), name, message, refusal.what()});
     }
   }
 }
@@ -105,7 +94,7 @@ void PluginCatalog::refuse_clashes() {
     if (reason.empty()) {
       kept.push_back(plugin);
     } else {
-      refused_.push_back({plugin.file, plugin.note->name(), reason});
+      refused_.push_back({plugin.file, plugin.note->name(), plugin.note->config_message(), reason});
     }
   }
   found_ = std::move(kept);

@@ -19,8 +19,9 @@ struct FoundPlugin {
 
 struct RefusedPlugin {
   std::filesystem::path file;
-  std::string name;    // empty where the note could not be read
-  std::string reason;  // one sentence naming the file
+  std::string name;     // empty where the note could not be read
+  std::string message;  // likewise: its config message
+  std::string reason;   // one sentence naming the file
 };
 
 class PluginCatalog {

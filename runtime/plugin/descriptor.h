@@ -8,7 +8,7 @@
 // Name, role, version and description come from ananke_plugin(...), for this descriptor and the ELF note alike.
 //
 // What happens: the note is read and checked before dlopen (note.h); then ananke_plugin_v1() is called and compared
-// with the note (loader.h); then create() builds the role object from the serialized config. Nothing here throws:
+// with the note (registry.h); then create() builds the role object from the serialized config. Nothing here throws:
 // create() turns an exception into an ErrorKind and a message. The object is deleted by the host through the role's
 // virtual destructor; equal fingerprints make that safe.
 #pragma once
@@ -24,7 +24,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/plugin/fingerprint.h"
-#include "runtime/plugin/role_name.h"
 
 namespace ananke {
 
@@ -104,7 +103,7 @@ int create_role(const char* message_name, const void* context, const void* confi
 
 // ANANKE_PLUGIN(Role, Class[, ConfigMessage])
 #define ANANKE_PLUGIN(Role, ...)                                                                                     \
-  static_assert(std::string_view(::ananke::role_name<Role>) == ANANKE_PLUGIN_ROLE,                                   \
+  static_assert(std::string_view(Role::role) == ANANKE_PLUGIN_ROLE,                                   \
                 "ANANKE_PLUGIN's role differs from ROLE of ananke_plugin()");                                        \
   extern "C" __attribute__((visibility("default"))) const ::ananke::PluginDescriptorV1* ananke_plugin_v1() {         \
     static constexpr ::ananke::PluginDescriptorV1 descriptor = {                                                     \

@@ -37,8 +37,7 @@ class PluginRegistry {
   // kept (plugin, where it is no Error), naming the plugin and its file.
   template <class Role>
   std::unique_ptr<Role> create(const std::string& name, const RoleContext& context, std::string_view config) const {
-    static_assert(role_name<Role> != nullptr, "not a role");
-    return std::unique_ptr<Role>(static_cast<Role*>(create_object(name, role_name<Role>, &context, config)));
+    return std::unique_ptr<Role>(static_cast<Role*>(create_object(name, Role::role, &context, config)));
   }
 
  private:

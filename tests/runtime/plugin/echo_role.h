@@ -3,25 +3,21 @@
 
 #include <string>
 
-#include "runtime/plugin/role_name.h"
 #include "runtime/roles/context.h"
 
 namespace ananke {
 
 class EchoRole {
  public:
+  static constexpr const char* role = "observer";
   virtual ~EchoRole() = default;
   virtual std::string say() const = 0;
 };
 
 class SilentRole {
  public:
+  static constexpr const char* role = "optimizer";
   virtual ~SilentRole() = default;
 };
-
-template <>
-inline constexpr const char* role_name<EchoRole> = "observer";
-template <>
-inline constexpr const char* role_name<SilentRole> = "optimizer";
 
 }  // namespace ananke

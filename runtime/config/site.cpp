@@ -1,0 +1,61 @@
+#include "runtime/config/site.h"
+
+#include <system_error>
+
+#include "runtime/base/error.h"
+#include "runtime/config/nearest.h"
+#include "runtime/config/path.h"
+#include "runtime/config/rules.h"
+#include "runtime/config/text.h"
+#include "runtime/plugin/search_path.h"
+
+namespace ananke {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path find_site(const std::string& name) {
+  if (name.find('/') != std::string::npos || name.ends_with(".textproto")) return name;
+  std::vector<std::string> known;
+  const std::vector<fs::path> folders = site_search_path();
+  for (const fs::path& folder : folders) {
+    const fs::path file = folder / name / "site.textproto";
+    std::error_code error;
+    if (!name.empty() && fs::exists(file, error)) return file;
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+      if (fs::exists(entry->path() / "site.textproto", error)) known.push_back(entry->path().filename());
+    }
+  }
+  fail(ErrorKind::config, "there is no site '{}' in {}{}", name, list_of(folders), suggestion(name, known));
+}
+
+}  // namespace
+
+std::vector<fs::path> site_search_path() {
+  Folders candidates = folders_in_variable("ANANKE_SITE_PATH");
+  candidates.push_back(runtime_folder() / "../../site");            // <source>/build/lib/libananke.so
+  candidates.push_back(runtime_folder() / "../share/ananke/site");  // <prefix>/lib/libananke.so
+  Folders folders;
+  for (const fs::path& folder : candidates) {
+    std::error_code error;
+    if (fs::is_directory(folder, error)) folders.push_back(fs::canonical(folder, error));
+  }
+  return folders;
+}
+
+Site load_site(const std::string& name) {
+  const Schema schema;
+  SourceText source = read_source(find_site(name));
+  Site site;
+  parse_text(source, schema, Reading::strict, &site);
+  const Problems problems = check_rules(site, schema);
+  if (!problems.empty()) {
+    const Problem& first = problems.front();
+    fail(ErrorKind::config, "{}: {} {}", locate(source, Site::descriptor(), first.path), first.path, first.message);
+  }
+  site.mutable_deadlines();
+  write_defaults(schema, &site);
+  return site;
+}
+
+}  // namespace ananke

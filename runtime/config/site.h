@@ -1,0 +1,20 @@
+// Reading a site profile: site/<name>/site.textproto.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ananke/site.pb.h"
+
+namespace ananke {
+
+// ANANKE_SITE_PATH (folders separated by ':'), then "site" in the source tree that libananke was built in, then
+// share/ananke/site of an installed one; those that exist.
+std::vector<std::filesystem::path> site_search_path();
+
+// `name` is a site's name ("local"), or a path to a file (with a '/' or ending in .textproto). Defaults are written
+// out. Throws Error(config): unknown name with the nearest, or what is wrong with the file with line and column.
+Site load_site(const std::string& name);
+
+}  // namespace ananke

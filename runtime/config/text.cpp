@@ -1,0 +1,213 @@
+#include "runtime/config/text.h"
+
+#include <fmt/ranges.h>
+#include <google/protobuf/empty.pb.h>
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <set>
+
+#include "ananke/plugin.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/config/nearest.h"
+
+namespace ananke {
+namespace {
+
+namespace pb = google::protobuf;
+
+struct Complaint {
+  int line = -1;  // from 0; -1: unknown
+  int column = -1;
+  std::string text;
+};
+
+// Keeps the first: what follows is mostly a consequence.
+class FirstComplaint final : public pb::io::ErrorCollector {
+ public:
+  void AddError(int line, int column, const std::string& text) override {
+    if (!first) first = Complaint{line, column, text};
+  }
+  void AddWarning(int, int, const std::string&) override {}
+  std::optional<Complaint> first;
+};
+
+// Lets every message type through without looking inside.
+class AnyMessage final : public pb::TextFormat::Finder {
+  const pb::Descriptor* FindAnyType(const pb::Message&, const std::string&, const std::string&) const override {
+    return pb::Empty::descriptor();
+  }
+};
+
+// Message types reachable from `root` and from the plugins' configs, by full name.
+void collect_messages(const pb::Descriptor* root, std::set<const pb::Descriptor*>* all) {
+  if (root == nullptr || !all->insert(root).second) return;
+  for (int i = 0; i < root->field_count(); ++i) collect_messages(root->field(i)->message_type(), all);
+}
+
+std::set<const pb::Descriptor*> known_messages(const pb::Descriptor* root, const Schema& schema) {
+  std::set<const pb::Descriptor*> all;
+  collect_messages(root, &all);
+  for (const FoundPlugin& plugin : schema.plugins()) collect_messages(schema.config_of(plugin), &all);
+  return all;
+}
+
+std::string unknown_field(const std::string& message, const std::string& field,
+                          const std::set<const pb::Descriptor*>& known) {
+  for (const pb::Descriptor* candidate : known) {
+    if (candidate->full_name() != message) continue;
+    return fmt::format("message {} has no field '{}'{}", candidate->name(), field,
+                       suggestion(field, field_names(candidate)));
+  }
+  return fmt::format("message {} has no field '{}'", message, field);
+}
+
+std::string unknown_value(const std::string& value, const std::string& field,
+                          const std::set<const pb::Descriptor*>& known) {
+  std::vector<std::string> names;
+  for (const pb::Descriptor* candidate : known) {
+    const pb::FieldDescriptor* found = candidate->FindFieldByName(field);
+    if (found == nullptr || found->enum_type() == nullptr) continue;
+    for (const std::string& name : value_names(found->enum_type())) names.push_back(name);
+  }
+  return fmt::format("field '{}' has no value '{}'{}", field, value, suggestion(value, names));
+}
+
+std::string unknown_config(const std::string& url, const Schema& schema) {
+  const std::string message = message_of_url(url);
+  std::vector<std::string> names;
+  for (const FoundPlugin& plugin : schema.plugins()) {
+    if (!plugin.note->config_message().empty()) names.push_back(plugin.note->config_message());
+  }
+  return fmt::format("no plugin at hand has the config message '{}'{} (`ananke plugins` lists them)", message,
+                     suggestion(message, names));
+}
+
+// What a person would say instead of the parser's own words; the wrong word, where the parser points behind it.
+std::string explain(const std::string& complaint, const pb::Descriptor* root, const Schema& schema, std::string* word) {
+  static const std::regex field(R"re(Message type "([^"]*)" has no field named "([^"]*)"\.)re");
+  static const std::regex value(R"re(Unknown enumeration value of "([^"]*)" for field "([^"]*)"\.)re");
+  static const std::regex config(R"re(Could not find type "([^"]*)" stored in google\.protobuf\.Any\.)re");
+  static const std::regex twice(R"re(Non-repeated field "([^"]*)" is specified multiple times\.)re");
+  std::smatch match;
+  if (std::regex_match(complaint, match, field)) {
+    *word = match[2];
+    return unknown_field(match[1], match[2], known_messages(root, schema));
+  }
+  if (std::regex_match(complaint, match, value)) {
+    *word = match[1];
+    return unknown_value(match[1], match[2], known_messages(root, schema));
+  }
+  if (std::regex_match(complaint, match, config)) {
+    *word = message_of_url(match[1].str());
+    return unknown_config(match[1], schema);
+  }
+  if (std::regex_match(complaint, match, twice)) {
+    *word = match[1];
+    return fmt::format("field '{}' stands here a second time; keep one", match[1].str());
+  }
+  std::string text = complaint;
+  if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  while (!text.empty() && text.back() == '.') text.pop_back();
+  return text;
+}
+
+std::string line_of(const std::string& text, int line) {
+  std::size_t begin = 0;
+  for (int i = 0; i < line; ++i) {
+    begin = text.find('\n', begin);
+    if (begin == std::string::npos) return "";
+    ++begin;
+  }
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+// "12:5", and the line itself. The parser points at the token behind a wrong name: go back to the name, which may stand
+// on a line before.
+std::string place_of(const SourceText& source, Complaint at, const std::string& word) {
+  for (int line = at.line; !word.empty() && line >= 0 && line > at.line - 3; --line) {
+    const std::string text = line_of(source.text, line);
+    const std::size_t before = line == at.line ? static_cast<std::size_t>(at.column) : text.size();
+    const std::size_t found = text.rfind(word, before);
+    if (found == std::string::npos || text.find('\t') < found) continue;
+    at = {line, static_cast<int>(found), ""};
+    break;
+  }
+  return fmt::format("{}:{}", at.line + 1, at.column + 1);
+}
+
+bool run_parser(const std::string& text, const pb::TextFormat::Finder* finder, bool skip_unknown, pb::Message* message,
+                pb::TextFormat::ParseInfoTree* tree, FirstComplaint* complaint) {
+  pb::TextFormat::Parser parser;
+  parser.RecordErrorsTo(complaint);
+  parser.SetFinder(finder);
+  parser.AllowUnknownField(skip_unknown);
+  if (tree != nullptr) parser.WriteLocationsTo(tree);
+  pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
+  return parser.Parse(&stream, message);
+}
+
+}  // namespace
+
+SourceText read_source(const std::filesystem::path& file) {
+  constexpr std::size_t largest = 16u << 20;
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  if (!std::filesystem::exists(status)) fail(ErrorKind::config, "{} does not exist", file.string());
+  if (std::filesystem::is_directory(status)) fail(ErrorKind::config, "{} is a folder, not a text file", file.string());
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) fail(ErrorKind::config, "{} cannot be read: {}", file.string(), std::strerror(errno));
+  std::string text;
+  for (char piece[4096]; text.size() <= largest && stream.good();) {
+    stream.read(piece, sizeof(piece));
+    text.append(piece, static_cast<std::size_t>(stream.gcount()));
+  }
+  if (stream.bad()) fail(ErrorKind::config, "{} cannot be read: {}", file.string(), std::strerror(errno));
+  if (text.size() > largest) {
+    fail(ErrorKind::config, "{} is no job or site: it has more than {} bytes", file.string(), largest);
+  }
+  return {file.string(), std::move(text), nullptr};
+}
+
+void parse_text(SourceText& source, const Schema& schema, Reading reading, pb::Message* message) {
+  const AnyMessage any_message;
+  const bool tolerant = reading == Reading::tolerant;
+  const pb::TextFormat::Finder* finder = &schema;
+  if (tolerant) finder = &any_message;
+  source.tree = std::make_unique<pb::TextFormat::ParseInfoTree>();
+  FirstComplaint complaint;
+  if (run_parser(source.text, finder, tolerant, message, source.tree.get(), &complaint)) return;
+  const Complaint at = complaint.first.value_or(Complaint{0, 0, "it is no text format"});
+  std::string word;
+  const std::string text = explain(at.text, message->GetDescriptor(), schema, &word);
+  std::string quoted = line_of(source.text, at.line);
+  quoted.erase(0, quoted.find_first_not_of(" \t"));
+  fail(ErrorKind::config, "{}:{}: {}{}", source.name, place_of(source, at, word), text,
+       quoted.empty() || quoted.size() > 120 ? "" : fmt::format(" (in: {})", quoted));
+}
+
+void parse_piece(const std::string& what, const std::string& text, const Schema& schema, pb::Message* message) {
+  FirstComplaint complaint;
+  if (run_parser(text, &schema, false, message, nullptr, &complaint)) return;
+  std::string word;
+  const std::string reason = complaint.first ? complaint.first->text : "it is no text format";
+  fail(ErrorKind::config, "{}: {}", what, explain(reason, message->GetDescriptor(), schema, &word));
+}
+
+std::string print_text(const pb::Message& message, const Schema& schema) {
+  pb::TextFormat::Printer printer;
+  printer.SetExpandAny(true);
+  printer.SetFinder(&schema);
+  printer.SetUseShortRepeatedPrimitives(true);
+  printer.SetUseUtf8StringEscaping(true);
+  std::string text;
+  printer.PrintToString(message, &text);
+  return text;
+}
+
+}  // namespace ananke

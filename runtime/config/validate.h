@@ -1,0 +1,41 @@
+// What must hold between the fields of a job. Pure functions of the job and the number of ranks; rules of single fields
+// are checked before (rules.h). Every message has the numbers and what to do.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/config/problem.h"
+
+namespace ananke {
+
+class Data;
+class Evaluation;
+class Job;
+class LearningRate;
+class Mesh;
+class Model;
+class Training;
+
+// What a field that may be left out stands for.
+std::uint32_t effective_num_key_value_heads(const Model& model);
+std::uint32_t effective_head_dim(const Model& model);  // 0 when it is left out and hidden_size / heads is not whole
+std::uint32_t effective_shard(const Mesh& mesh, std::uint32_t ranks);  // 0 when it is left out and not whole
+bool has_dense_layer(const Model& model);
+bool has_moe_layer(const Model& model);
+
+Problems check_model(const Model& model);
+Problems check_positions(const Model& model, const Training& training);
+Problems check_mesh(const Mesh& mesh, std::uint32_t ranks);
+// Rows are dealt to ranks in turn, each rank's rows cut in microbatches.
+Problems check_rows(const Training& training, std::uint32_t ranks);
+Problems check_learning_rate(const LearningRate& rate, const Training& training);
+Problems check_data(const Data& data, const Evaluation& evaluation, const Model& model);
+Problems check_training(const Training& training);
+Problems check_optimizer_rules(const Job& job);  // regular expressions
+// All of the above.
+Problems check_job(const Job& job, std::uint32_t ranks);
+
+// Files that the job names exist, and the run folder can be one. Looks at the file system.
+Problems check_files(const Job& job);
+
+}  // namespace ananke
