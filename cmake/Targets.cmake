@@ -50,7 +50,7 @@ function(ananke_plugin)
     set(P_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/ananke)
   endif()
   set(target plugin_${P_NAME})
-  if(TARGET ${target})  # two plugins of one name exist in tests only
+  if(TARGET ${target} OR TARGET ${target}_objects)  # two plugins of one name exist in tests only
     string(MAKE_C_IDENTIFIER "plugin_${P_OUTPUT_DIRECTORY}_${P_NAME}" target)
   endif()
   set(definitions ANANKE_PLUGIN_NAME="${P_NAME}" ANANKE_PLUGIN_ROLE="${P_ROLE}" ANANKE_PLUGIN_VERSION="${P_VERSION}"

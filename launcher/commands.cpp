@@ -3,13 +3,19 @@
 namespace ananke {
 
 // Each is defined in the file of its name.
+int command_check(const std::vector<std::string>& arguments);
 int command_data_import(const std::vector<std::string>& arguments);
 int command_data_info(const std::vector<std::string>& arguments);
 int command_data_ngram(const std::vector<std::string>& arguments);
 int command_parity(const std::vector<std::string>& arguments);
+int command_plugins(const std::vector<std::string>& arguments);
+int command_plugins_info(const std::vector<std::string>& arguments);
 
 std::span<const Command> all_commands() {
   static constexpr Command commands[] = {
+      {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
+      {"plugins", "list the plugins that are found, and those refused with the reason", command_plugins},
+      {"plugins info", "describe one plugin: its config's fields, defaults and limits", command_plugins_info},
       {"data import", "make a token store from text files", command_data_import},
       {"data info", "what a token store holds", command_data_info},
       {"data ngram", "what unigram and bigram models reach on held-out text", command_data_ngram},

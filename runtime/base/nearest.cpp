@@ -1,9 +1,16 @@
 #include "runtime/base/nearest.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cctype>
 
 namespace ananke {
 namespace {
+
+bool same(char a, char b) {
+  return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
+}
 
 // Optimal string alignment distance, given up (limit + 1) once it must exceed `limit`.
 std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t limit) {
@@ -15,8 +22,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t li
   for (std::size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same(a[i - 1], b[j - 1]) ? 0 : 1)});
+      if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
     if (*std::min_element(row.begin(), row.end()) > limit) return limit + 1;
     std::swap(before, last);
@@ -32,12 +40,19 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   const std::string* nearest = nullptr;
   for (const std::string& candidate : known) {
     const std::size_t distance = edit_distance(name, candidate, limit);
-    if (distance > limit || (nearest && distance == limit)) continue;
+    if (distance > limit || distance >= candidate.size() || (nearest && distance == limit)) continue;
     nearest = &candidate;
     limit = distance;
     if (distance == 0) break;
   }
   return nearest ? *nearest : std::string();
+}
+
+std::string suggestion(std::string_view name, const std::vector<std::string>& known) {
+  const std::string nearest = nearest_name(name, known);
+  if (!nearest.empty()) return fmt::format("; did you mean '{}'?", nearest);
+  if (known.empty()) return "";
+  return fmt::format("; there {} {}", known.size() == 1 ? "is only" : "are:", fmt::join(known, ", "));
 }
 
 }  // namespace ananke

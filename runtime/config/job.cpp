@@ -26,7 +26,8 @@ struct AppliedOverride {
 };
 
 bool covers(const std::string& outer, const std::string& path) {
-  return path.starts_with(outer) && (path.size() == outer.size() || path[outer.size()] == '.' || path[outer.size()] == '[');
+  return path.starts_with(outer) &&
+         (path.size() == outer.size() || path[outer.size()] == '.' || path[outer.size()] == '[');
 }
 
 // One job being read.
@@ -50,23 +51,35 @@ class Reader {
   Job job_;
 };
 
+// Reads the file's note once more than needed, for an error that says who named the file.
+void check_library(const std::string& where, const std::string& file) {
+  try {
+    read_plugin(file);
+  } catch (const Error& refusal) {
+    fail(refusal.kind(), "{}: {}", where, refusal.what());
+  }
+}
+
 // The first pass: only what is needed to know which files to read notes from.
 std::vector<fs::path> Reader::libraries() {
   Job skeleton;
   parse_text(source_, Schema(), Reading::tolerant, &skeleton);
   std::vector<fs::path> files;
   for (const Override& change : overrides_) {
-    const bool library = change.path.size() > 1 && change.path[0].name == "plugins" && change.path.back().name == "library";
-    if (!library) continue;
-    const auto index = change.path[0].index;
-    if (index && *index < skeleton.plugins_size()) {
-      skeleton.mutable_plugins(*index)->set_library(change.value);
-    } else if (!change.value.empty()) {
-      files.emplace_back(change.value);
-    }
+    const bool library =
+        change.path.size() > 1 && change.path[0].name == "plugins" && change.path.back().name == "library";
+    if (!library || change.value.empty()) continue;
+    check_library("--set " + change.text, change.value);
+    files.emplace_back(change.value);
+    const auto index = change.path[0].index;  // its line in the text does not count any more
+    if (index && *index < skeleton.plugins_size()) skeleton.mutable_plugins(*index)->clear_library();
   }
-  for (const PluginUse& entry : skeleton.plugins()) {
-    if (!entry.library().empty()) files.emplace_back(entry.library());
+  for (int i = 0; i < skeleton.plugins_size(); ++i) {
+    const std::string& file = skeleton.plugins(i).library();
+    if (file.empty()) continue;
+    const std::string path = fmt::format("plugins[{}].library", i);
+    check_library(fmt::format("{}: {}", locate(source_, Job::descriptor(), path), path), file);
+    files.emplace_back(file);
   }
   return files;
 }
@@ -82,7 +95,8 @@ void Reader::report(const Problems& problems) const {
   if (problems.empty()) return;
   std::string text;
   for (const Problem& problem : problems) {
-    const auto by = std::find_if(applied_.rbegin(), applied_.rend(), [&](auto& one) { return covers(one.path, problem.path); });
+    const auto by =
+        std::find_if(applied_.rbegin(), applied_.rend(), [&](auto& one) { return covers(one.path, problem.path); });
     const std::string where =
         by != applied_.rend() ? "--set " + by->text : locate(source_, at_hand_->schema, job_, problem.path);
     text += fmt::format("{}{}: {} {}", problems.size() > 1 ? "\n  " : "", where, problem.path, problem.message);
@@ -97,8 +111,8 @@ std::uint32_t Reader::count_ranks() const {
   if (mesh.shard() == 0 && job_.resolved().ranks() != 0) return job_.resolved().ranks();
   const std::uint64_t ranks = std::uint64_t{mesh.replicate()} * std::max(mesh.shard(), 1u);
   if (ranks > most_ranks) {
-    report({{"mesh.shard", fmt::format("is {}, and with replicate {} makes {} ranks; at most {} make sense", mesh.shard(),
-                                       mesh.replicate(), ranks, most_ranks)}});
+    report({{"mesh.shard", fmt::format("is {}, and with replicate {} makes {} ranks; at most {} make sense",
+                                       mesh.shard(), mesh.replicate(), ranks, most_ranks)}});
   }
   return static_cast<std::uint32_t>(ranks);
 }
@@ -166,8 +180,8 @@ LoadedJob load_resolved_job(const fs::path& file) {
   Job skeleton;
   parse_text(source, Schema(), Reading::tolerant, &skeleton);
   if (!skeleton.has_resolved()) {
-    fail(ErrorKind::config, "{} is no resolved job: it has no resolved {{ }}; the launcher writes one into the run folder",
-         file.string());
+    fail(ErrorKind::config,
+         "{} is no resolved job: it has no resolved {{ }}; the launcher writes one into the run folder", file.string());
   }
   auto schema = std::make_shared<Schema>();
   for (const PluginFile& plugin : skeleton.resolved().plugins()) schema->add(read_plugin(plugin.path()));

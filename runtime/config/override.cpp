@@ -6,7 +6,7 @@
 #include "ananke/job.pb.h"
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
-#include "runtime/config/nearest.h"
+#include "runtime/base/nearest.h"
 
 namespace ananke {
 namespace {
@@ -82,7 +82,8 @@ const FieldDescriptor* Setter::find(const pb::Message& message, const PathStep& 
   const pb::Descriptor* descriptor = message.GetDescriptor();
   const FieldDescriptor* field = descriptor->FindFieldByName(step.name);
   if (field == nullptr) {
-    refuse("message {} has no field '{}'{}", descriptor->name(), step.name, suggestion(step.name, field_names(descriptor)));
+    refuse("message {} has no field '{}'{}", descriptor->name(), step.name,
+           suggestion(step.name, field_names(descriptor)));
   }
   if (step.index && !field->is_repeated()) refuse("'{}' is no list; leave out [{}]", step.name, *step.index);
   return field;
@@ -106,10 +107,11 @@ void Setter::descend(pb::Message* message, const FieldDescriptor* field, Steps s
   const int size = r->FieldSize(*message, field);
   if (!steps[0].index) refuse("'{0}' is a list of {1}; say which, as in {0}[0]", field->name(), size);
   if (*steps[0].index > size) {
-    refuse("{} does not exist: '{}' has {} entries, so at most [{}] can be added", steps[0].text(), field->name(), size, size);
+    refuse("{} does not exist: '{}' has {} entries, so at most [{}] can be added", steps[0].text(), field->name(), size,
+           size);
   }
-  pb::Message* element =
-      *steps[0].index == size ? r->AddMessage(message, field) : r->MutableRepeatedMessage(message, field, *steps[0].index);
+  pb::Message* element = *steps[0].index == size ? r->AddMessage(message, field)
+                                                 : r->MutableRepeatedMessage(message, field, *steps[0].index);
   set(element, steps.subspan(1));
 }
 
@@ -134,7 +136,8 @@ void Setter::assign(pb::Message* message, const FieldDescriptor* field, const Pa
   message->MergeFrom(*scratch);
 }
 
-void Setter::assign_element(pb::Message* message, const FieldDescriptor* field, int index, const pb::Message& scratch) const {
+void Setter::assign_element(pb::Message* message, const FieldDescriptor* field, int index,
+                            const pb::Message& scratch) const {
   const pb::Reflection* r = message->GetReflection();
   const int size = r->FieldSize(*message, field);
   if (r->FieldSize(scratch, field) != 1) refuse("{}[{}] takes one value", field->name(), index);
@@ -204,7 +207,8 @@ void Setter::set_in_job(Job* job) {
 Override parse_override(const std::string& text) {
   const std::string what = "--set " + text;
   const std::size_t equal = text.find('=');
-  if (equal == std::string::npos) fail(ErrorKind::config, "{}: there is no '='; write --set model.hidden_size=128", what);
+  if (equal == std::string::npos)
+    fail(ErrorKind::config, "{}: there is no '='; write --set model.hidden_size=128", what);
   Override change{text, {}, text.substr(equal + 1), false};
   std::size_t end = equal;
   if (end > 0 && text[end - 1] == '+') {

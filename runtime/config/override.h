@@ -4,7 +4,8 @@
 //   optimizer[0].use=muon              an element of a list; the index behind the last one appends
 //   model.mlp_only_layers=[0,2]        a whole list; mlp_only_layers+=3 appends
 //   learning_rate={shape: COSINE}      a whole message
-//   plugins.adamw.lr=1e-3              a field of a plugin's config, by the plugin's name; adds the plugin where the job
+//   plugins.adamw.lr=1e-3              a field of a plugin's config, by the plugin's name; adds the plugin where the
+//   job
 //                                      does not name it
 //   run_dir=runs/a  run_dir="runs/a"   text needs no quotes
 #pragma once

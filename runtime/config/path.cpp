@@ -62,19 +62,18 @@ std::vector<PathStep> parse_path(const std::string& what, std::string_view path)
       int index = -1;
       const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
       if (error != std::errc() || index < 0 || std::string_view(rest, digits.data() + digits.size()) != "]") {
-        fail(ErrorKind::config, "{}: '{}' is no step of a path; an index is a whole number in brackets, as in optimizer[0]", what,
-             step);
+        fail(ErrorKind::config,
+             "{}: '{}' is no step of a path; an index is a whole number in brackets, as in optimizer[0]", what, step);
       }
       result.index = index;
       step = step.substr(0, bracket);
     }
     result.name = step;
-    const bool named = !step.empty() && std::all_of(step.begin(), step.end(), [](unsigned char c) {
-      return std::isalnum(c) || c == '_';
-    });
+    const bool named = !step.empty() && std::all_of(step.begin(), step.end(),
+                                                    [](unsigned char c) { return std::isalnum(c) || c == '_'; });
     if (!named) {
-      fail(ErrorKind::config, "{}: '{}' is no step of a path; write names with dots between, as in model.hidden_size", what,
-           path.substr(begin, end - begin));
+      fail(ErrorKind::config, "{}: '{}' is no step of a path; write names with dots between, as in model.hidden_size",
+           what, path.substr(begin, end - begin));
     }
     steps.push_back(std::move(result));
     begin = end + 1;

@@ -11,7 +11,7 @@
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
-#include "runtime/config/nearest.h"
+#include "runtime/base/nearest.h"
 #include "runtime/plugin/search_path.h"
 
 namespace ananke {
@@ -91,8 +91,8 @@ const FoundPlugin* Completion::find(const PluginUse& entry, const std::string& p
   }
   const FoundPlugin* plugin = by_name ? by_name : by_library ? by_library : by_message;
   if (by_library != nullptr && by_library != plugin) {
-    add(path + ".library", "{} is plugin '{}', but use says '{}'; make them agree", entry.library(), by_library->note->name(),
-        plugin->note->name());
+    add(path + ".library", "{} is plugin '{}', but use says '{}'; make them agree", entry.library(),
+        by_library->note->name(), plugin->note->name());
   } else if (by_message != nullptr && by_message != plugin) {
     add(path + ".config", "is a {}, the message of plugin '{}', but the entry is for plugin '{}'; make them agree",
         by_message->note->config_message(), by_message->note->name(), plugin->note->name());
@@ -125,7 +125,8 @@ void Completion::note_use(const FoundPlugin& plugin, const std::string& path) {
   if (!is_single(role)) return;
   const auto [holder, first] = role_holder_.emplace(role, name);
   if (!first && holder->second != name) {
-    add(path, "plugin '{}' has role '{}', as plugin '{}' has; a job has one, remove the other", name, role, holder->second);
+    add(path, "plugin '{}' has role '{}', as plugin '{}' has; a job has one, remove the other", name, role,
+        holder->second);
   }
 }
 
@@ -170,15 +171,18 @@ std::string PluginsAtHand::why_missing(std::string_view name, std::string_view r
       return fmt::format("plugin '{}' was found but refused: {}", name, plugin.reason);
     }
   }
-  return fmt::format("there is no plugin '{}' in {}{}", name, list_of(folders), suggestion(name, schema.plugin_names(role)));
+  return fmt::format("there is no plugin '{}' in {}{}", name, list_of(folders),
+                     suggestion(name, schema.plugin_names(role)));
 }
 
-std::unique_ptr<PluginsAtHand> find_plugins(const std::vector<fs::path>& libraries, const std::vector<fs::path>& folders) {
+std::unique_ptr<PluginsAtHand> find_plugins(const std::vector<fs::path>& libraries,
+                                            const std::vector<fs::path>& folders) {
   auto at_hand = std::make_unique<PluginsAtHand>();
   std::vector<FoundPlugin> chosen;
   for (const fs::path& library : libraries) {
     FoundPlugin plugin = read_plugin(library);
-    const auto clash = std::find_if(chosen.begin(), chosen.end(), [&](auto& other) { return !clash_between(plugin, other).empty(); });
+    const auto clash =
+        std::find_if(chosen.begin(), chosen.end(), [&](auto& other) { return !clash_between(plugin, other).empty(); });
     if (clash != chosen.end()) {
       if (clash->file == plugin.file) continue;
       fail(ErrorKind::plugin, "{}", clash_between(*clash, plugin));
@@ -190,7 +194,8 @@ std::unique_ptr<PluginsAtHand> find_plugins(const std::vector<fs::path>& librari
   at_hand->refused = catalog.refused();
   at_hand->folders = catalog.folders();
   for (const FoundPlugin& plugin : catalog.found()) {
-    if (std::any_of(chosen.begin(), chosen.end(), [&](auto& other) { return !clash_between(plugin, other).empty(); })) continue;
+    if (std::any_of(chosen.begin(), chosen.end(), [&](auto& other) { return !clash_between(plugin, other).empty(); }))
+      continue;
     try {
       at_hand->schema.add(plugin);
     } catch (const Error& refusal) {

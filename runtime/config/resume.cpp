@@ -163,11 +163,14 @@ std::vector<FieldChange> compare_for_resume(const Job& before, const Job& after,
 void check_resume(const std::vector<FieldChange>& changes) {
   std::string text;
   for (const FieldChange& change : changes) {
-    if (change.refused) text += fmt::format("\n  {}: {} in the checkpoint, {} in the job", change.path, change.before, change.after);
+    if (change.refused)
+      text += fmt::format("\n  {}: {} in the checkpoint, {} in the job", change.path, change.before, change.after);
   }
   if (text.empty()) return;
-  fail(ErrorKind::config, "the job cannot be resumed, since these fields cannot change:{}\nset them back, or start anew in "
-       "another run_dir", text);
+  fail(ErrorKind::config,
+       "the job cannot be resumed, since these fields cannot change:{}\nset them back, or start anew in "
+       "another run_dir",
+       text);
 }
 
 }  // namespace ananke

@@ -101,7 +101,8 @@ void for_each_message(const pb::Message& message, const FieldDescriptor* field, 
   }
 }
 
-void check_field(const pb::Message& message, const FieldDescriptor* field, const std::string& path, Problems* problems) {
+void check_field(const pb::Message& message, const FieldDescriptor* field, const std::string& path,
+                 Problems* problems) {
   const FieldRule& rule = field->options().GetExtension(ananke::rule);
   if (rule.required() && !present(message, field)) {
     problems->push_back({path, missing(field)});
@@ -181,7 +182,8 @@ void write_defaults(const Schema& schema, pb::Message* message) {
       const bool absent = !field->is_repeated() && field->has_default_value() && !r->HasField(*message, field);
       if (absent) write_default(field, message);
     } else if (field->is_repeated()) {
-      for (int k = 0; k < r->FieldSize(*message, field); ++k) write_defaults(schema, r->MutableRepeatedMessage(message, field, k));
+      for (int k = 0; k < r->FieldSize(*message, field); ++k)
+        write_defaults(schema, r->MutableRepeatedMessage(message, field, k));
     } else if (r->HasField(*message, field)) {
       write_defaults(schema, r->MutableMessage(message, field));
     }

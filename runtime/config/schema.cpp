@@ -34,13 +34,16 @@ void Schema::add(const FoundPlugin& plugin) {
     if (file.name().starts_with("google/protobuf/") || file.name().starts_with("ananke/")) continue;
     FirstComplaint complaint;
     if (pool_->BuildFileCollectingErrors(file, &complaint) == nullptr) {
-      fail(ErrorKind::plugin, "{}: the config files in the note of plugin '{}' do not fit together: {}; rebuild the plugin",
+      fail(ErrorKind::plugin,
+           "{}: the config files in the note of plugin '{}' do not fit together: {}; rebuild the plugin",
            plugin.file.string(), note.name(), complaint.text);
     }
   }
   if (!note.config_message().empty() && pool_->FindMessageTypeByName(note.config_message()) == nullptr) {
-    fail(ErrorKind::plugin, "{}: the note of plugin '{}' has no message '{}', its MESSAGE; rebuild the plugin with MESSAGE and "
-         "PROTO of ananke_plugin() in agreement", plugin.file.string(), note.name(), note.config_message());
+    fail(ErrorKind::plugin,
+         "{}: the note of plugin '{}' has no message '{}', its MESSAGE; rebuild the plugin with MESSAGE and "
+         "PROTO of ananke_plugin() in agreement",
+         plugin.file.string(), note.name(), note.config_message());
   }
   plugins_.push_back(plugin);
 }

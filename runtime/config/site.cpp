@@ -3,7 +3,7 @@
 #include <system_error>
 
 #include "runtime/base/error.h"
-#include "runtime/config/nearest.h"
+#include "runtime/base/nearest.h"
 #include "runtime/config/path.h"
 #include "runtime/config/rules.h"
 #include "runtime/config/text.h"

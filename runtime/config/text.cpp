@@ -14,7 +14,7 @@
 
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
-#include "runtime/config/nearest.h"
+#include "runtime/base/nearest.h"
 
 namespace ananke {
 namespace {

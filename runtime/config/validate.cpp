@@ -52,7 +52,8 @@ bool has_moe_layer(const Model& model) {
   const std::set<std::uint32_t> dense(model.mlp_only_layers().begin(), model.mlp_only_layers().end());
   std::uint64_t candidates = model.num_hidden_layers() / model.decoder_sparse_step();
   for (const std::uint32_t layer : dense) {
-    const bool candidate = layer < model.num_hidden_layers() && (std::uint64_t{layer} + 1) % model.decoder_sparse_step() == 0;
+    const bool candidate =
+        layer < model.num_hidden_layers() && (std::uint64_t{layer} + 1) % model.decoder_sparse_step() == 0;
     if (candidate) --candidates;
   }
   return candidates > 0;
@@ -64,7 +65,8 @@ Problems check_model(const Model& model) {
   const std::uint32_t kv_heads = effective_num_key_value_heads(model);
   if (kv_heads != 0 && heads % kv_heads != 0) {
     add(&problems, "model.num_key_value_heads",
-        "is {}, which does not divide num_attention_heads {}; every key/value head serves a whole number of query heads",
+        "is {}, which does not divide num_attention_heads {}; every key/value head serves a whole number of query "
+        "heads",
         kv_heads, heads);
   }
   if (!model.has_head_dim() && effective_head_dim(model) == 0) {
@@ -72,37 +74,40 @@ Problems check_model(const Model& model) {
         model.hidden_size(), heads);
   } else if (effective_head_dim(model) % 2 != 0) {
     add(&problems, model.has_head_dim() ? "model.head_dim" : "model.hidden_size",
-        "gives a head_dim of {}, which is odd; RoPE turns pairs of elements, so make it even", effective_head_dim(model));
+        "gives a head_dim of {}, which is odd; RoPE turns pairs of elements, so make it even",
+        effective_head_dim(model));
   }
   std::set<std::uint32_t> seen;
   for (int i = 0; i < model.mlp_only_layers_size(); ++i) {
     const std::uint32_t layer = model.mlp_only_layers(i);
     const std::string path = fmt::format("model.mlp_only_layers[{}]", i);
     if (layer >= model.num_hidden_layers()) {
-      add(&problems, path, "is layer {}, but num_hidden_layers {} makes the last one {}", layer, model.num_hidden_layers(),
-          model.num_hidden_layers() - 1);
+      add(&problems, path, "is layer {}, but num_hidden_layers {} makes the last one {}", layer,
+          model.num_hidden_layers(), model.num_hidden_layers() - 1);
     } else if (!seen.insert(layer).second) {
       add(&problems, path, "names layer {} a second time; keep one", layer);
     }
   }
   if (has_dense_layer(model) && !model.has_intermediate_size()) {
     add(&problems, "model.intermediate_size",
-        "is missing, but some layers are dense (num_experts {}, decoder_sparse_step {}, {} mlp_only_layers); add the width "
+        "is missing, but some layers are dense (num_experts {}, decoder_sparse_step {}, {} mlp_only_layers); add the "
+        "width "
         "of their MLP",
         model.num_experts(), model.decoder_sparse_step(), model.mlp_only_layers_size());
   }
   if (model.num_experts() == 0) return problems;
   if (!has_moe_layer(model)) {
-    add(&problems, "model.num_experts", "is {}, but none of the {} layers is MoE (decoder_sparse_step {}, {} mlp_only_layers); "
-        "set it to 0 or change those", model.num_experts(), model.num_hidden_layers(), model.decoder_sparse_step(),
-        model.mlp_only_layers_size());
+    add(&problems, "model.num_experts",
+        "is {}, but none of the {} layers is MoE (decoder_sparse_step {}, {} mlp_only_layers); "
+        "set it to 0 or change those",
+        model.num_experts(), model.num_hidden_layers(), model.decoder_sparse_step(), model.mlp_only_layers_size());
   }
   if (!model.has_num_experts_per_tok()) {
-    add(&problems, "model.num_experts_per_tok", "is missing, but num_experts is {}; add how many of them a token visits",
-        model.num_experts());
+    add(&problems, "model.num_experts_per_tok",
+        "is missing, but num_experts is {}; add how many of them a token visits", model.num_experts());
   } else if (model.num_experts_per_tok() > model.num_experts()) {
-    add(&problems, "model.num_experts_per_tok", "is {}, more than num_experts {}; lower it", model.num_experts_per_tok(),
-        model.num_experts());
+    add(&problems, "model.num_experts_per_tok", "is {}, more than num_experts {}; lower it",
+        model.num_experts_per_tok(), model.num_experts());
   }
   if (!model.has_moe_intermediate_size()) {
     add(&problems, "model.moe_intermediate_size", "is missing, but num_experts is {}; add the width of an expert's MLP",
@@ -115,8 +120,8 @@ Problems check_positions(const Model& model, const Training& training) {
   Problems problems;
   if (model.has_max_position_embeddings() && training.sequence_length() > model.max_position_embeddings()) {
     add(&problems, "training.sequence_length",
-        "is {}, longer than model.max_position_embeddings {}; shorten the rows or raise that", training.sequence_length(),
-        model.max_position_embeddings());
+        "is {}, longer than model.max_position_embeddings {}; shorten the rows or raise that",
+        training.sequence_length(), model.max_position_embeddings());
   }
   return problems;
 }
@@ -125,13 +130,13 @@ Problems check_mesh(const Mesh& mesh, std::uint32_t ranks) {
   Problems problems;
   if (mesh.shard() == 0) {
     if (ranks % mesh.replicate() != 0) {
-      add(&problems, "mesh.replicate", "is {}, which does not divide the {} ranks; change it or --ranks", mesh.replicate(),
-          ranks);
+      add(&problems, "mesh.replicate", "is {}, which does not divide the {} ranks; change it or --ranks",
+          mesh.replicate(), ranks);
     }
   } else if (std::uint64_t{mesh.replicate()} * mesh.shard() != ranks) {
     add(&problems, "mesh.shard",
-        "is {}, and replicate {} x shard {} makes {} ranks, but the job has {}; change the mesh or --ranks", mesh.shard(),
-        mesh.replicate(), mesh.shard(), std::uint64_t{mesh.replicate()} * mesh.shard(), ranks);
+        "is {}, and replicate {} x shard {} makes {} ranks, but the job has {}; change the mesh or --ranks",
+        mesh.shard(), mesh.replicate(), mesh.shard(), std::uint64_t{mesh.replicate()} * mesh.shard(), ranks);
   }
   return problems;
 }
@@ -141,8 +146,8 @@ Problems check_rows(const Training& training, std::uint32_t ranks) {
   const std::uint32_t rows = training.rows_per_step();
   const std::uint64_t unit = std::uint64_t{ranks} * std::max(training.rows_per_microbatch(), 1u);
   if (rows % ranks != 0) {
-    add(&problems, "training.rows_per_step", "is {}, no multiple of the {} ranks that share its rows; set it to {}", rows, ranks,
-        multiples_near(rows, ranks));
+    add(&problems, "training.rows_per_step", "is {}, no multiple of the {} ranks that share its rows; set it to {}",
+        rows, ranks, multiples_near(rows, ranks));
   } else if (rows % unit != 0) {
     add(&problems, "training.rows_per_microbatch",
         "is {}, but each of {} ranks has {} rows of rows_per_step {}, no multiple of it; set rows_per_step to {}, or "
@@ -162,11 +167,14 @@ Problems check_learning_rate(const LearningRate& rate, const Training& training)
   }
   const bool decays = rate.shape() == LearningRate::WARMUP_STABLE_DECAY;
   if (!decays && rate.decay_steps() != 0) {
-    add(&problems, "learning_rate.decay_steps", "is {}, but only shape WARMUP_STABLE_DECAY has them, not {}; remove it or change "
-        "the shape", rate.decay_steps(), LearningRate::Shape_Name(rate.shape()));
+    add(&problems, "learning_rate.decay_steps",
+        "is {}, but only shape WARMUP_STABLE_DECAY has them, not {}; remove it or change "
+        "the shape",
+        rate.decay_steps(), LearningRate::Shape_Name(rate.shape()));
   } else if (std::uint64_t{rate.warmup_steps()} + rate.decay_steps() > total) {
-    add(&problems, "learning_rate.warmup_steps", "{} + decay_steps {} are {}, more than the {} steps of {}; shorten them",
-        rate.warmup_steps(), rate.decay_steps(), std::uint64_t{rate.warmup_steps()} + rate.decay_steps(), total, what);
+    add(&problems, "learning_rate.warmup_steps",
+        "{} + decay_steps {} are {}, more than the {} steps of {}; shorten them", rate.warmup_steps(),
+        rate.decay_steps(), std::uint64_t{rate.warmup_steps()} + rate.decay_steps(), total, what);
   }
   return problems;
 }
@@ -190,12 +198,12 @@ Problems check_data(const Data& data, const Evaluation& evaluation, const Model&
     }
   }
   if (evaluation.generated_documents() != 0 && !data.has_generated()) {
-    add(&problems, "evaluation.generated_documents", "is {}, but data.generated is not set; name held-out tokens instead",
-        evaluation.generated_documents());
+    add(&problems, "evaluation.generated_documents",
+        "is {}, but data.generated is not set; name held-out tokens instead", evaluation.generated_documents());
   }
   if (evaluation.generated_documents() != 0 && !evaluation.tokens().empty()) {
-    add(&problems, "evaluation.tokens", "is '{}' while generated_documents is {}; keep one of the two", evaluation.tokens(),
-        evaluation.generated_documents());
+    add(&problems, "evaluation.tokens", "is '{}' while generated_documents is {}; keep one of the two",
+        evaluation.tokens(), evaluation.generated_documents());
   }
   return problems;
 }
@@ -215,8 +223,8 @@ Problems check_optimizer_rules(const Job& job) {
     try {
       const std::regex expression(job.optimizer(i).match());
     } catch (const std::regex_error& error) {
-      add(&problems, fmt::format("optimizer[{}].match", i), "is '{}', no regular expression: {}", job.optimizer(i).match(),
-          error.what());
+      add(&problems, fmt::format("optimizer[{}].match", i), "is '{}', no regular expression: {}",
+          job.optimizer(i).match(), error.what());
     }
   }
   return problems;
@@ -241,7 +249,8 @@ Problems check_files(const Job& job) {
   std::error_code ignored;
   const auto must_exist = [&](const std::string& path, const std::string& file, const char* advice) {
     if (file.empty() || fs::is_regular_file(file, ignored)) return;
-    add(&problems, path, "is {}, which {}; {}", file, fs::exists(file, ignored) ? "is no file" : "does not exist", advice);
+    add(&problems, path, "is {}, which {}; {}", file, fs::exists(file, ignored) ? "is no file" : "does not exist",
+        advice);
   };
   must_exist("data.tokens", job.data().tokens(), "`ananke data import` writes one");
   must_exist("evaluation.tokens", job.evaluation().tokens(), "`ananke data import` writes one");

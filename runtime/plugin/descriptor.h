@@ -103,7 +103,7 @@ int create_role(const char* message_name, const void* context, const void* confi
 
 // ANANKE_PLUGIN(Role, Class[, ConfigMessage])
 #define ANANKE_PLUGIN(Role, ...)                                                                                     \
-  static_assert(std::string_view(Role::role) == ANANKE_PLUGIN_ROLE,                                   \
+  static_assert(std::string_view(Role::role) == ANANKE_PLUGIN_ROLE,                                                  \
                 "ANANKE_PLUGIN's role differs from ROLE of ananke_plugin()");                                        \
   extern "C" __attribute__((visibility("default"))) const ::ananke::PluginDescriptorV1* ananke_plugin_v1() {         \
     static constexpr ::ananke::PluginDescriptorV1 descriptor = {                                                     \

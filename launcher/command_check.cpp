@@ -1,0 +1,29 @@
+// `ananke check JOB`: is this job all right here? Reads the job, the site and the plugins' notes; starts nothing.
+#include <cstdio>
+
+#include "launcher/command.h"
+#include "launcher/job_options.h"
+#include "runtime/config/site.h"
+
+namespace ananke {
+
+int command_check(const std::vector<std::string>& words) {
+  const JobArguments arguments = parse_job_arguments(words, "check");
+  if (arguments.help) return 0;
+  const Site site = load_site(arguments.site);
+  const LoadedJob loaded = load_job(arguments.job);
+  if (arguments.print_config) {
+    std::fputs(print_job(loaded).c_str(), stdout);
+    return 0;
+  }
+  const Job& job = loaded.job;
+  std::printf("%s: job '%s' is valid for %u ranks (replicate %u x shard %u) at site %s\n", arguments.job.file.c_str(),
+              job.name().c_str(), job.resolved().ranks(), job.mesh().replicate(), job.mesh().shard(),
+              site.name().c_str());
+  for (const PluginFile& plugin : job.resolved().plugins()) {
+    std::printf("  %-12s %-20s %s\n", plugin.role().c_str(), plugin.name().c_str(), plugin.path().c_str());
+  }
+  return 0;
+}
+
+}  // namespace ananke

@@ -1,0 +1,29 @@
+// The options that every command about a job has: JOB, --ranks, --site, --set, --run-dir, --print-config.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/config/job.h"
+
+namespace boost::program_options {
+class options_description;
+class variables_map;
+}  // namespace boost::program_options
+
+namespace ananke {
+
+struct JobArguments {
+  JobOptions job;              // for load_job
+  std::string site = "local";  // for load_site
+  bool print_config = false;
+  bool help = false;  // the help was printed: leave with 0
+};
+
+// Reads the words after the verb. `own` are the command's own options, `values` takes what was said of them; both may
+// be null. Throws Error(usage) naming the word, with the nearest option for a mistyped one.
+JobArguments parse_job_arguments(const std::vector<std::string>& words, const std::string& verb,
+                                 const boost::program_options::options_description* own = nullptr,
+                                 boost::program_options::variables_map* values = nullptr);
+
+}  // namespace ananke

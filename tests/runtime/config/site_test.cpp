@@ -1,0 +1,47 @@
+#include "runtime/config/site.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/expect_error.h"
+#include "tests/temp_folder.h"
+
+namespace ananke {
+namespace {
+
+TEST(SiteReader, NamesTheNearestSite) {
+  EXPECT_ERROR(load_site("lokal"), ErrorKind::config, "no site 'lokal'", "/site", "did you mean 'local'?");
+  EXPECT_ERROR(load_site(""), ErrorKind::config, "no site ''");
+  EXPECT_ERROR(load_site("/nonexistent/site.textproto"), ErrorKind::config,
+               "/nonexistent/site.textproto does not exist");
+}
+
+TEST(SiteReader, NamesThePlaceOfAMistake) {
+  const TempFolder folder;
+  const auto load = [&](const std::string& text) { return load_site(folder.write("s.textproto", text).string()); };
+  EXPECT_ERROR(load("name: \"x\"\ndeadlines {\n  joni: \"3s\"\n}"), ErrorKind::config, "s.textproto:3:3",
+               "did you mean 'join'?");
+  EXPECT_ERROR(load("name: \"x\"\ndeadlines {\n  join: \"soon\"\n}"), ErrorKind::config, "s.textproto:3:3",
+               "deadlines.join", "soon");
+  EXPECT_ERROR(load("start: SRUN"), ErrorKind::config, "name is missing");
+}
+
+TEST(SiteReader, ReadsTheLocalSiteWithItsDefaults) {
+  const Site site = load_site("local");
+  EXPECT_EQ(site.name(), "local");
+  EXPECT_EQ(site.start(), Site::LOCAL);
+  EXPECT_EQ(site.deadlines().join(), "60s");
+}
+
+TEST(SiteReader, LooksInTheVariableFirst) {
+  const TempFolder folder;
+  folder.write("local/site.textproto", "name: \"mine\"");
+  setenv("ANANKE_SITE_PATH", folder.path().c_str(), 1);
+  const Site site = load_site("local");
+  unsetenv("ANANKE_SITE_PATH");
+  EXPECT_EQ(site.name(), "mine");
+}
+
+}  // namespace
+}  // namespace ananke

@@ -1,0 +1,173 @@
+#include "runtime/config/validate.h"
+
+#include <gtest/gtest.h>
+
+#include "ananke/job.pb.h"
+
+namespace ananke {
+namespace {
+
+Model small_model() {
+  Model model;
+  model.set_vocab_size(64);
+  model.set_hidden_size(32);
+  model.set_num_hidden_layers(4);
+  model.set_num_attention_heads(4);
+  model.set_num_experts(8);
+  model.set_num_experts_per_tok(2);
+  model.set_moe_intermediate_size(16);
+  return model;
+}
+
+Training small_training() {
+  Training training;
+  training.set_steps(100);
+  training.set_sequence_length(16);
+  training.set_rows_per_step(8);
+  return training;
+}
+
+// One problem, at that path, with these words.
+void expect_problem(const Problems& problems, const std::string& path, std::initializer_list<std::string> words) {
+  ASSERT_EQ(problems.size(), 1u) << path;
+  EXPECT_EQ(problems[0].path, path);
+  for (const std::string& word : words) {
+    EXPECT_NE(problems[0].message.find(word), std::string::npos) << problems[0].message << "\n  has no: " << word;
+  }
+}
+
+TEST(Validation, ChecksHeads) {
+  Model model = small_model();
+  EXPECT_TRUE(check_model(model).empty());
+  model.set_num_key_value_heads(3);
+  expect_problem(check_model(model), "model.num_key_value_heads", {"is 3", "4"});
+  model.set_num_key_value_heads(8);
+  expect_problem(check_model(model), "model.num_key_value_heads", {"is 8"});
+  model = small_model();
+  model.set_hidden_size(30);
+  expect_problem(check_model(model), "model.hidden_size", {"is 30", "4", "head_dim"});
+  model.set_head_dim(7);
+  expect_problem(check_model(model), "model.head_dim", {"7", "odd"});
+  model.set_head_dim(64);
+  EXPECT_TRUE(check_model(model).empty()) << "head_dim is free of hidden_size";
+}
+
+TEST(Validation, ChecksExperts) {
+  Model model = small_model();
+  model.set_num_experts_per_tok(9);
+  expect_problem(check_model(model), "model.num_experts_per_tok", {"is 9", "num_experts 8"});
+  model.clear_num_experts_per_tok();
+  expect_problem(check_model(model), "model.num_experts_per_tok", {"missing", "8"});
+  model = small_model();
+  model.clear_moe_intermediate_size();
+  expect_problem(check_model(model), "model.moe_intermediate_size", {"missing", "8"});
+  model = small_model();
+  model.set_num_experts(0);
+  expect_problem(check_model(model), "model.intermediate_size", {"missing", "num_experts 0"});
+  model.set_intermediate_size(64);
+  EXPECT_TRUE(check_model(model).empty()) << "a dense model";
+}
+
+TEST(Validation, ChecksDenseLayers) {
+  Model model = small_model();
+  model.add_mlp_only_layers(1);
+  expect_problem(check_model(model), "model.intermediate_size", {"missing", "1 mlp_only_layers"});
+  model.set_intermediate_size(64);
+  EXPECT_TRUE(check_model(model).empty());
+  model.add_mlp_only_layers(4);
+  expect_problem(check_model(model), "model.mlp_only_layers[1]", {"layer 4", "the last one 3"});
+  model.set_mlp_only_layers(1, 1);
+  expect_problem(check_model(model), "model.mlp_only_layers[1]", {"second time"});
+  model.clear_mlp_only_layers();
+  for (const unsigned layer : {0, 1, 2, 3}) model.add_mlp_only_layers(layer);
+  expect_problem(check_model(model), "model.num_experts", {"is 8", "none of the 4 layers"});
+  model = small_model();
+  model.set_decoder_sparse_step(5);
+  model.set_intermediate_size(64);
+  expect_problem(check_model(model), "model.num_experts", {"decoder_sparse_step 5"});
+}
+
+TEST(Validation, ChecksTheMeshAgainstTheRanks) {
+  Mesh mesh;
+  EXPECT_TRUE(check_mesh(mesh, 4).empty());
+  mesh.set_replicate(2);
+  EXPECT_TRUE(check_mesh(mesh, 4).empty());
+  EXPECT_EQ(effective_shard(mesh, 4), 2u);
+  expect_problem(check_mesh(mesh, 3), "mesh.replicate", {"is 2", "3 ranks"});
+  mesh.set_shard(3);
+  expect_problem(check_mesh(mesh, 4), "mesh.shard", {"replicate 2 x shard 3 makes 6", "has 4"});
+  mesh.set_replicate(4294967295u);
+  mesh.set_shard(4294967295u);
+  expect_problem(check_mesh(mesh, 1), "mesh.shard", {"18446744065119617025"});
+}
+
+TEST(Validation, ChecksHowRowsAreShared) {
+  Training training = small_training();
+  EXPECT_TRUE(check_rows(training, 4).empty());
+  expect_problem(check_rows(training, 3), "training.rows_per_step", {"is 8", "3 ranks", "6 or 9"});
+  expect_problem(check_rows(training, 16), "training.rows_per_step", {"16"});
+  training.set_rows_per_microbatch(2);
+  EXPECT_TRUE(check_rows(training, 4).empty());
+  training.set_rows_per_microbatch(3);
+  expect_problem(check_rows(training, 4), "training.rows_per_microbatch", {"is 3", "each of 4 ranks has 2 rows", "12"});
+  training.set_rows_per_microbatch(4294967295u);
+  expect_problem(check_rows(training, 4), "training.rows_per_microbatch", {"17179869180"});
+}
+
+TEST(Validation, ChecksPositionsAndSchedules) {
+  Model model = small_model();
+  model.set_max_position_embeddings(15);
+  expect_problem(check_positions(model, small_training()), "training.sequence_length", {"is 16", "15"});
+  LearningRate rate;
+  EXPECT_TRUE(check_learning_rate(rate, small_training()).empty());
+  rate.set_shape(LearningRate::WARMUP_STABLE_DECAY);
+  rate.set_warmup_steps(60);
+  rate.set_decay_steps(41);
+  expect_problem(check_learning_rate(rate, small_training()), "learning_rate.warmup_steps",
+                 {"60", "41", "101", "100 steps"});
+  rate.set_total_steps(200);
+  EXPECT_TRUE(check_learning_rate(rate, small_training()).empty());
+  rate.set_total_steps(99);
+  rate.set_decay_steps(1);
+  expect_problem(check_learning_rate(rate, small_training()), "learning_rate.total_steps", {"is 99", "100"});
+  rate.set_total_steps(0);
+  rate.set_shape(LearningRate::COSINE);
+  expect_problem(check_learning_rate(rate, small_training()), "learning_rate.decay_steps", {"is 1", "COSINE"});
+}
+
+TEST(Validation, WantsExactlyOneSourceOfTokens) {
+  Data data;
+  Evaluation evaluation;
+  expect_problem(check_data(data, evaluation, small_model()), "data", {"none", "exactly one"});
+  data.set_tokens("x.h5");
+  EXPECT_TRUE(check_data(data, evaluation, small_model()).empty());
+  evaluation.set_generated_documents(3);
+  expect_problem(check_data(data, evaluation, small_model()), "evaluation.generated_documents", {"is 3"});
+  data.mutable_generated();
+  expect_problem(check_data(data, evaluation, small_model()), "data", {"both"});
+  data.clear_tokens();
+  data.mutable_generated()->set_shortest(600);
+  expect_problem(check_data(data, evaluation, small_model()), "data.generated.longest", {"is 512", "600"});
+  data.mutable_generated()->clear_shortest();
+  data.mutable_generated()->set_branches(65);
+  expect_problem(check_data(data, evaluation, small_model()), "data.generated.branches", {"is 65", "64"});
+  data.mutable_generated()->clear_branches();
+  evaluation.set_tokens("y.h5");
+  expect_problem(check_data(data, evaluation, small_model()), "evaluation.tokens", {"y.h5", "3"});
+}
+
+TEST(Validation, ChecksRoutingFilesAndRules) {
+  Training training = small_training();
+  training.set_record_routing("a");
+  EXPECT_TRUE(check_training(training).empty());
+  training.set_replay_routing("b");
+  expect_problem(check_training(training), "training.replay_routing", {"'a'", "'b'"});
+  Job job;
+  job.add_optimizer()->set_match("norm$");
+  EXPECT_TRUE(check_optimizer_rules(job).empty());
+  job.add_optimizer()->set_match("mlp.(gate");
+  expect_problem(check_optimizer_rules(job), "optimizer[1].match", {"mlp.(gate"});
+}
+
+}  // namespace
+}  // namespace ananke
