@@ -36,12 +36,15 @@ std::shared_ptr<spdlog::logger> logger() {
 
 }  // namespace
 
-void open_log(const std::filesystem::path& file, std::string_view label, LogLevel level) {
+void open_log(const std::filesystem::path& file, std::string_view label, LogLevel level, LogEcho echo) {
   try {
-    auto to_file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string(), false);
-    auto to_console = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    to_console->set_level(spdlog::level::warn);
-    auto made = std::make_shared<spdlog::logger>("ananke", spdlog::sinks_init_list{to_file, to_console});
+    auto made = std::make_shared<spdlog::logger>(
+        "ananke", std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string(), false));
+    if (echo == LogEcho::warnings) {
+      auto to_console = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+      to_console->set_level(spdlog::level::warn);
+      made->sinks().push_back(std::move(to_console));
+    }
     made->set_pattern(fmt::format("%Y-%m-%d %H:%M:%S.%e {} %l: %v", label));
     made->set_level(level_of(level));
     // A killed worker must not take its last words with it.

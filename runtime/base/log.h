@@ -11,10 +11,12 @@
 namespace ananke {
 
 enum class LogLevel { debug, info, warning, error };
+enum class LogEcho { warnings, none };  // on standard error too: `none` where that is the file itself
 
 // Until called, everything from `info` up goes to standard error. `label` ("rank 3", "launcher") opens every line.
 // Throws Error(resource) naming the file where it cannot be created.
-void open_log(const std::filesystem::path& file, std::string_view label, LogLevel level = LogLevel::info);
+void open_log(const std::filesystem::path& file, std::string_view label, LogLevel level = LogLevel::info,
+              LogEcho echo = LogEcho::warnings);
 void write_log(LogLevel level, std::string_view message) noexcept;
 void flush_log() noexcept;
 
