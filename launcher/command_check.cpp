@@ -11,7 +11,7 @@ int command_check(const std::vector<std::string>& words) {
   const JobArguments arguments = parse_job_arguments(words, "check");
   if (arguments.help) return 0;
   const Site site = load_site(arguments.site);
-  const LoadedJob loaded = load_job(arguments.job);
+  const LoadedJob loaded = load_checked_job(arguments);
   if (arguments.print_config) {
     std::fputs(print_job(loaded).c_str(), stdout);
     return 0;

@@ -6,6 +6,7 @@
 
 #include "launcher/arguments.h"
 #include "runtime/base/error.h"
+#include "runtime/engine/optimizer_rules.h"
 
 namespace ananke {
 
@@ -52,6 +53,16 @@ JobArguments parse_job_arguments(const std::vector<std::string>& words, const st
   if (map.count("run-dir") != 0) arguments.job.overrides.push_back("run_dir=" + run_dir);
   arguments.print_config = map.count("print-config") != 0;
   return arguments;
+}
+
+LoadedJob load_checked_job(const JobArguments& arguments) {
+  LoadedJob loaded = load_job(arguments.job);
+  try {
+    optimizer_of_each(loaded.job, ParameterTable(loaded.job.model()));
+  } catch (const Error& error) {
+    fail(error.kind(), "{}: {}", arguments.job.file.string(), error.what());
+  }
+  return loaded;
 }
 
 }  // namespace ananke

@@ -26,4 +26,8 @@ JobArguments parse_job_arguments(const std::vector<std::string>& words, const st
                                  const boost::program_options::options_description* own = nullptr,
                                  boost::program_options::variables_map* values = nullptr);
 
+// load_job, and then what also can be known before anything starts: every parameter of the model has an optimizer, and
+// every optimizer rule a parameter. Throws as load_job does.
+LoadedJob load_checked_job(const JobArguments& arguments);
+
 }  // namespace ananke

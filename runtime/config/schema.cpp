@@ -81,7 +81,7 @@ std::unique_ptr<pb::Message> Schema::unpack(const pb::Any& any) const {
   const pb::Descriptor* descriptor = pool_->FindMessageTypeByName(name);
   if (descriptor == nullptr) fail(ErrorKind::config, "no plugin at hand has the config message '{}'", name);
   std::unique_ptr<pb::Message> message = make(descriptor);
-  if (!message->ParseFromString(any.value())) {
+  if (!message->ParsePartialFromString(any.value())) {
     fail(ErrorKind::config, "{} bytes of config are not a {}", any.value().size(), name);
   }
   return message;
@@ -98,7 +98,7 @@ std::string message_of_url(std::string_view url) { return std::string(url.substr
 
 void pack(const pb::Message& message, pb::Any* any) {
   any->set_type_url(type_url(message.GetDescriptor()->full_name()));
-  any->set_value(message.SerializeAsString());
+  any->set_value(message.SerializePartialAsString());
 }
 
 std::vector<std::string> field_names(const pb::Descriptor* message) {

@@ -147,6 +147,7 @@ bool run_parser(const std::string& text, const pb::TextFormat::Finder* finder, b
   parser.RecordErrorsTo(complaint);
   parser.SetFinder(finder);
   parser.AllowUnknownField(skip_unknown);
+  parser.SetRecursionLimit(100);  // the default has no limit but the stack
   if (tree != nullptr) parser.WriteLocationsTo(tree);
   pb::io::ArrayInputStream stream(text.data(), static_cast<int>(text.size()));
   return parser.Parse(&stream, message);

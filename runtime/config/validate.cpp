@@ -96,6 +96,12 @@ Problems check_model(const Model& model) {
         model.num_experts(), model.decoder_sparse_step(), model.mlp_only_layers_size());
   }
   if (model.num_experts() == 0) return problems;
+  constexpr std::uint64_t most_experts = 4'000'000;
+  if (std::uint64_t{model.num_hidden_layers()} * model.num_experts() > most_experts) {
+    add(&problems, "model.num_experts", "is {}, and {} layers make {} experts; at most {} are served",
+        model.num_experts(), model.num_hidden_layers(), std::uint64_t{model.num_hidden_layers()} * model.num_experts(),
+        most_experts);
+  }
   if (!has_moe_layer(model)) {
     add(&problems, "model.num_experts",
         "is {}, but none of the {} layers is MoE (decoder_sparse_step {}, {} mlp_only_layers); "

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "runtime/base/hash.h"
+#include "runtime/base/random.h"
 #include "runtime/config/schema.h"
 #include "runtime/plugin/registry.h"
 #include "tests/expect_error.h"
@@ -186,6 +187,32 @@ TEST_F(JobReader, ReadsBackExactlyWhatItPrints) {
   EXPECT_EQ(print_job(rerun), text);
   EXPECT_ERROR(load_resolved_job(file_.folder().write("plain.textproto", "name: \"x\"")), ErrorKind::config,
                "no resolved job");
+}
+
+// Whatever a file or a --set holds, the answer is a job or an Error.
+TEST_F(JobReader, SurvivesAnyText) {
+  std::string deep = "x";
+  for (int i = 0; i < 100000; ++i) deep += "{x";
+  EXPECT_ERROR(file_.load(deep), ErrorKind::config, "job.textproto:1:");
+  const RandomKey random(11, "text");
+  const std::string letters = "{}[]<>:;,\"'\\#./_-+09aezAnull\n\t \0\xff";
+  std::uint64_t draw = 0;
+  for (int round = 0; round < 50; ++round) {
+    std::string text = valid_job;
+    std::string change = "model.mlp_only_layers[0]=[1,2]";
+    for (int hit = 0; hit < 3; ++hit) {
+      const char letter = letters[random.below(draw++, letters.size())];
+      text[random.below(draw++, text.size())] = letter;
+      change[random.below(draw++, change.size())] = letter;
+    }
+    for (const auto& [job, overrides] : {std::pair(text, std::vector<std::string>()), {valid_job, {change}}}) {
+      try {
+        file_.load(job, overrides);
+      } catch (const Error& error) {
+        EXPECT_TRUE(error.kind() == ErrorKind::config || error.kind() == ErrorKind::plugin) << error.what();
+      }
+    }
+  }
 }
 
 // A worker reads the job after plugins were loaded into the process.

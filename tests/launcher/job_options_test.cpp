@@ -1,0 +1,49 @@
+#include "launcher/job_options.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/program_options.hpp>
+
+#include "tests/expect_error.h"
+
+namespace ananke {
+namespace {
+
+JobArguments parse(const std::vector<std::string>& words) { return parse_job_arguments(words, "check"); }
+
+TEST(JobOptions, RefuseWhatTheyDoNotKnowNamingTheNearest) {
+  EXPECT_ERROR(parse({"--rank", "4", "job"}), ErrorKind::usage, "'--rank'", "did you mean '--ranks'?");
+  EXPECT_ERROR(parse({"job", "--print_config"}), ErrorKind::usage, "did you mean '--print-config'?");
+  EXPECT_ERROR(parse({"job", "--print"}), ErrorKind::usage, "'--print'");  // no abbreviations
+  EXPECT_ERROR(parse({"job", "another"}), ErrorKind::usage, "too many");
+  EXPECT_ERROR(parse({}), ErrorKind::usage, "name the job", "ananke check JOB");
+  EXPECT_ERROR(parse({"job", "--set"}), ErrorKind::usage, "--set");
+  for (const char* ranks : {"0", "-1", "1048577", "99999999999999999999", "four", ""}) {
+    EXPECT_ERROR(parse({"job", "--ranks", ranks}), ErrorKind::usage, "--ranks");
+  }
+  EXPECT_ERROR(parse({"job", "--ranks", "1", "--ranks", "2"}), ErrorKind::usage, "--ranks");
+}
+
+TEST(JobOptions, KeepOverridesInTheirOrder) {
+  const JobArguments arguments = parse({"--set", "a=1", "job.textproto", "--set=b= 2", "--ranks", "4", "--site", "x",
+                                        "--run-dir", "r", "--print-config"});
+  EXPECT_EQ(arguments.job.file, "job.textproto");
+  EXPECT_EQ(arguments.job.overrides, (std::vector<std::string>{"a=1", "b= 2", "run_dir=r"}));
+  EXPECT_EQ(arguments.job.ranks, 4u);
+  EXPECT_EQ(arguments.site, "x");
+  EXPECT_TRUE(arguments.print_config);
+  EXPECT_EQ(parse({"j"}).site, "local");
+  EXPECT_EQ(parse({"j"}).job.ranks, 0u);
+}
+
+TEST(JobOptions, LeaveRoomForACommandsOwn) {
+  namespace po = boost::program_options;
+  po::options_description own("own");
+  own.add_options()("resume", "go on");
+  po::variables_map values;
+  parse_job_arguments({"job", "--resume"}, "run", &own, &values);
+  EXPECT_EQ(values.count("resume"), 1u);
+}
+
+}  // namespace
+}  // namespace ananke
