@@ -9,7 +9,7 @@ namespace {
 class AdamW final : public Optimizer {
  public:
   AdamW(const RoleContext&, const plugin::AdamW& config) : config_(config) {
-    // At 1 the bias correction divides by zero.
+    // At 1 the bias correction divides by zero; a job's own check (adamw.proto) comes first.
     if (config.beta1() >= 1) fail(ErrorKind::config, "adamw: beta1 {} must be below 1; set it to 0.9", config.beta1());
     if (config.beta2() >= 1) fail(ErrorKind::config, "adamw: beta2 {} must be below 1; set it to 0.95", config.beta2());
   }
