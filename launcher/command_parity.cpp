@@ -52,9 +52,10 @@ int command_parity(const std::vector<std::string>& arguments) {
     fail(ErrorKind::usage, "parity: {}; `ananke parity --help` lists the options", error.what());
   }
   if (values.count("help") || folder.empty()) {
-    std::printf("usage: ananke parity HF_FOLDER [CASE.safetensors] [options]\n\nRuns the folder's model (config.json, "
-                "safetensors) on the case's input_ids and compares logits, loss and every grad.* with the case.\nThe "
-                "case is HF_FOLDER/case.safetensors where it is not given.\n\n");
+    std::printf(
+        "usage: ananke parity HF_FOLDER [CASE.safetensors] [options]\n\nRuns the folder's model (config.json, "
+        "safetensors) on the case's input_ids and compares logits, loss and every grad.* with the case.\nThe "
+        "case is HF_FOLDER/case.safetensors where it is not given.\n\n");
     std::ostringstream text;
     text << visible;
     std::printf("%s", text.str().c_str());

@@ -35,7 +35,8 @@ TensorView Buffer::view(DType dtype, Shape shape, std::size_t offset) const {
 
 Arena::~Arena() {
   for (const auto& [purpose, account] : accounts_) {
-    if (account.bytes) log_error("{} of {} for {} outlive their arena", format_bytes(account.bytes), source_.name(), purpose);
+    if (account.bytes)
+      log_error("{} of {} for {} outlive their arena", format_bytes(account.bytes), source_.name(), purpose);
   }
 }
 

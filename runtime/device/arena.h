@@ -18,7 +18,7 @@ class MemorySource {
   virtual ~MemorySource() = default;
   virtual void* allocate(std::size_t bytes) = 0;  // aligned to 256; throws Error(resource) with the numbers
   virtual void release(void* memory, std::size_t bytes) noexcept = 0;
-  virtual const char* name() const = 0;           // "host memory", "device memory"
+  virtual const char* name() const = 0;  // "host memory", "device memory"
 };
 
 class Arena;
@@ -56,7 +56,7 @@ class Arena {
   Buffer allocate(std::size_t bytes, const std::string& purpose);
   struct Line {
     std::string purpose;
-    std::uint64_t bytes;      // in use now
+    std::uint64_t bytes;        // in use now
     std::uint64_t allocations;  // pieces in use now
   };
   std::vector<Line> ledger() const;  // largest first

@@ -24,8 +24,12 @@ struct BatchLoader::Layout {
 };
 
 BatchLoader::BatchLoader(Device& device, int microbatches, std::int64_t rows, std::int64_t row_length)
-    : device_(device), rows_(rows), row_length_(row_length), tokens_(rows * row_length),
-      stride_(Layout({}, rows * row_length).bytes), batches_(static_cast<std::size_t>(microbatches)) {
+    : device_(device),
+      rows_(rows),
+      row_length_(row_length),
+      tokens_(rows * row_length),
+      stride_(Layout({}, rows * row_length).bytes),
+      batches_(static_cast<std::size_t>(microbatches)) {
   host_ = device.host_memory().allocate(stride_ * batches_.size(), "batch (host)");
   on_device_ = device.memory().allocate(stride_ * batches_.size(), "batch");
 }

@@ -20,8 +20,8 @@ std::unique_ptr<Role> make_only(const Job& job, const PluginRegistry& plugins, c
   if (names.size() != 1) {
     std::string list;
     for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-    fail(ErrorKind::config, "a job needs one plugin of role {}, this one has {}{}{}; name one under plugins", Role::role,
-         names.size(), names.empty() ? "" : ": ", list);
+    fail(ErrorKind::config, "a job needs one plugin of role {}, this one has {}{}{}; name one under plugins",
+         Role::role, names.size(), names.empty() ? "" : ": ", list);
   }
   return plugins.create<Role>(names[0], context, config_bytes(job, names[0]));
 }
@@ -39,8 +39,12 @@ EngineRoles make_roles(const Job& job, const PluginRegistry& plugins, const Role
 }
 
 Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendezvous)
-    : context_(context), rendezvous_(rendezvous), roles_(std::move(roles)), table_(context.job.model()),
-      placement_(table_, context.mesh), experts_(roles_.backend->operators()) {
+    : context_(context),
+      rendezvous_(rendezvous),
+      roles_(std::move(roles)),
+      table_(context.job.model()),
+      placement_(table_, context.mesh),
+      experts_(roles_.backend->operators()) {
   ANANKE_CHECK(context.mesh.ranks() == rendezvous.size() && context.rank == rendezvous.rank(),
                "rank {} of mesh {} in a world of {}", context.rank, to_string(context.mesh), rendezvous.size());
 }
@@ -73,10 +77,11 @@ void Engine::compare_across_ranks() {
   const std::vector<std::string> all = rendezvous_.exchange("placement hash", {}, mine);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == mine) continue;
-    fail(ErrorKind::config,
-         "rank {} places parameters by table {}, rank {} by table {}: they run different jobs or different builds; make "
-         "the job file and the installation the same on all nodes",
-         context_.rank, mine, rank, all[rank]);
+    fail(
+        ErrorKind::config,
+        "rank {} places parameters by table {}, rank {} by table {}: they run different jobs or different builds; make "
+        "the job file and the installation the same on all nodes",
+        context_.rank, mine, rank, all[rank]);
   }
 }
 

@@ -7,10 +7,14 @@ namespace ananke {
 
 Evaluator::Evaluator(Engine& engine, BatchLoader& loader, std::unique_ptr<Batches> held_out, std::int64_t rows,
                      std::int64_t rows_per_microbatch)
-    : engine_(engine), loader_(loader), held_out_(std::move(held_out)), begin_(held_out_->position()),
+    : engine_(engine),
+      loader_(loader),
+      held_out_(std::move(held_out)),
+      begin_(held_out_->position()),
       rows_(rows > 0 ? rows : std::numeric_limits<std::int64_t>::max()),
       rows_per_pass_(rows_per_microbatch * engine.context().mesh.ranks()),
-      schedule_(evaluation_schedule(engine.table())), scalars_(engine.backend(), engine.world()) {}
+      schedule_(evaluation_schedule(engine.table())),
+      scalars_(engine.backend(), engine.world()) {}
 
 Evaluator::Outcome Evaluator::run() {
   held_out_->restore(begin_);

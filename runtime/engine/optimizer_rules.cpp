@@ -39,7 +39,8 @@ std::vector<std::string> optimizer_of_each(const Job& job, const ParameterTable&
   }
   for (std::size_t p = 0; p < chosen.size(); ++p) {
     if (chosen[p].empty()) {
-      fail(ErrorKind::config, "no optimizer rule matches parameter {}; end the list with optimizer {{ match: \".*\" use: ... }}",
+      fail(ErrorKind::config,
+           "no optimizer rule matches parameter {}; end the list with optimizer {{ match: \".*\" use: ... }}",
            table.parameters()[p].name);
     }
   }

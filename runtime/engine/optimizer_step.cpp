@@ -19,7 +19,8 @@ void check_layout(const Parameter& parameter, const Fragment& fragment, const Op
   if (optimizer.layout(parameter) == OptimizerLayout::any_fragment) return;
   if (fragment.begin == 0 && fragment.count == parameter.shape.elements()) return;
   fail(ErrorKind::config,
-       "optimizer {} needs the whole of {} {}, but this mesh cuts it: elements {} to {} are on one rank; use a mesh with "
+       "optimizer {} needs the whole of {} {}, but this mesh cuts it: elements {} to {} are on one rank; use a mesh "
+       "with "
        "shard: 1 for it, or another optimizer",
        name, parameter.name, to_string(parameter.shape), fragment.begin, fragment.begin + fragment.count);
 }
@@ -77,10 +78,10 @@ void OptimizerStep::update(const StepScalars& scalars, std::uint64_t step, doubl
   Stream& compute = backend_.device().stream(Resource::compute);
   for (const Part& part : parts_) {
     const OwnedFragment& owned = *part.fragment;
-    part.optimizer->update(compute, backend_.operators(),
-                           {table_.parameters()[static_cast<std::size_t>(owned.where.parameter)], owned.where.begin,
-                            owned.weight, owned.gradient, part.states, step, lr_factor, scalars.clip_scale(),
-                            scalars.finite()});
+    part.optimizer->update(
+        compute, backend_.operators(),
+        {table_.parameters()[static_cast<std::size_t>(owned.where.parameter)], owned.where.begin, owned.weight,
+         owned.gradient, part.states, step, lr_factor, scalars.clip_scale(), scalars.finite()});
   }
 }
 

@@ -37,7 +37,8 @@ Case read_case(const Safetensors& file, const Model& model) {
   Case parity;
   const SafetensorsInfo& info = file.info("input_ids");
   if (info.shape.size() != 2 || info.shape[0] < 1 || info.shape[1] < 2) {
-    fail(ErrorKind::data, "{}: input_ids is {}, expected [rows, at least 2 tokens]", file.path(), to_string(info.shape));
+    fail(ErrorKind::data, "{}: input_ids is {}, expected [rows, at least 2 tokens]", file.path(),
+         to_string(info.shape));
   }
   parity.rows = info.shape[0];
   parity.length = info.shape[1];
@@ -45,8 +46,8 @@ Case read_case(const Safetensors& file, const Model& model) {
   parity.ids = file.read_i32("input_ids");
   for (std::size_t i = 0; i < parity.ids.size(); ++i) {
     if (parity.ids[i] >= 0 && parity.ids[i] < parity.vocabulary) continue;
-    fail(ErrorKind::data, "{}: input_ids[{}] is {}, outside the model's vocabulary of {}", file.path(), i, parity.ids[i],
-         parity.vocabulary);
+    fail(ErrorKind::data, "{}: input_ids[{}] is {}, outside the model's vocabulary of {}", file.path(), i,
+         parity.ids[i], parity.vocabulary);
   }
   return parity;
 }

@@ -19,11 +19,11 @@ struct ParityOptions {
 };
 
 struct ParityLine {
-  std::string kind;        // "logits", "loss", "gradients"
-  std::string worst;       // the tensor with the largest difference
+  std::string kind;         // "logits", "loss", "gradients"
+  std::string worst;        // the tensor with the largest difference
   std::size_t tensors = 0;  // compared
-  double absolute = 0;     // largest difference
-  double relative = 0;     // largest difference over its tensor's largest element
+  double absolute = 0;      // largest difference
+  double relative = 0;      // largest difference over its tensor's largest element
   double tolerance = 0;
   bool within = true;
 };

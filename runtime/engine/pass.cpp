@@ -11,9 +11,7 @@ namespace {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-int slots_of(const PassLimits& limits) {
-  return limits.order == LoopOrder::layer_outer ? limits.microbatches : 1;
-}
+int slots_of(const PassLimits& limits) { return limits.order == LoopOrder::layer_outer ? limits.microbatches : 1; }
 
 }  // namespace
 
@@ -41,8 +39,10 @@ struct Pass::Memory {
       saved_bytes.push_back(bytes);
       const bool own = block.kind == BlockKind::layer && limits.recompute == RecomputeMode::none;
       saved_offset.push_back(own ? saved : 0);
-      if (own) saved += bytes * slots;
-      else shared = std::max(shared, bytes);
+      if (own)
+        saved += bytes * slots;
+      else
+        shared = std::max(shared, bytes);
     }
     for (std::size_t b = 0; b < saved_offset.size(); ++b) {
       const bool own = parts.table.blocks()[b].kind == BlockKind::layer && limits.recompute == RecomputeMode::none;
@@ -53,8 +53,12 @@ struct Pass::Memory {
 };
 
 Pass::Pass(const PassParts& parts, const PassLimits& limits)
-    : parts_(parts), limits_(limits), hidden_(parts.model.hidden_size()), k_(parts.model.num_experts_per_tok()),
-      slots_(slots_of(limits)), compute_(parts.backend.device().stream(Resource::compute)) {
+    : parts_(parts),
+      limits_(limits),
+      hidden_(parts.model.hidden_size()),
+      k_(parts.model.num_experts_per_tok()),
+      slots_(slots_of(limits)),
+      compute_(parts.backend.device().stream(Resource::compute)) {
   const Memory sizes(parts, limits);
   Device& device = parts.backend.device();
   Arena& memory = device.memory();
@@ -141,8 +145,9 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
              {workspace_.data(), workspace_.bytes()},
              {}};
   if (block.moe) io.routing = {routing(block.layer, item.microbatch, batch.tokens), result.replay_routing};
-  const HeadOutput head{result.loss, result.scale,
-                        result.logits.empty() ? TensorView{} : result.logits[static_cast<std::size_t>(item.microbatch)]};
+  const HeadOutput head{
+      result.loss, result.scale,
+      result.logits.empty() ? TensorView{} : result.logits[static_cast<std::size_t>(item.microbatch)]};
   switch (item.phase) {
     case Phase::forward: forward(item, io, head); break;
     case Phase::both: both(item, io, head); break;
@@ -177,8 +182,7 @@ void Pass::both(const Item& item, BlockIo& io, const HeadOutput& head) {
   const int slot = item.microbatch % slots_;
   const std::size_t one = gradients_.bytes() / static_cast<std::size_t>(slots_);
   const TensorView x = activation(parts_.activations.place(item.block, slot), io.batch);
-  const TensorView dx =
-      gradients_.view(DType::f32, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
+  const TensorView dx = gradients_.view(DType::f32, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
   decoder_->head_forward_backward(compute_, block, io, x, head, dx);
 }
 

@@ -17,12 +17,12 @@ class Model;
 enum class RecomputeMode { none, full };
 
 struct PassLimits {
-  std::int64_t tokens = 0;      // of one microbatch, at most
-  std::int64_t longest = 0;     // segment, at most
+  std::int64_t tokens = 0;   // of one microbatch, at most
+  std::int64_t longest = 0;  // segment, at most
   int microbatches = 1;
   LoopOrder order = LoopOrder::microbatch_outer;
   RecomputeMode recompute = RecomputeMode::none;
-  std::int64_t positions = 0;   // entries of the RoPE cache
+  std::int64_t positions = 0;  // entries of the RoPE cache
 };
 
 // What every pass is built of; all outlive it.
@@ -43,10 +43,10 @@ class Pass {
   static std::vector<PlanLine> plan(const PassParts& parts, const PassLimits& limits);
 
   struct Result {
-    TensorView loss;                    // f64 [1], added to: the sum over targets
-    TensorView scale;                   // f32 [1]: what the gradients are of: scale x loss
+    TensorView loss;                     // f64 [1], added to: the sum over targets
+    TensorView scale;                    // f32 [1]: what the gradients are of: scale x loss
     std::span<const TensorView> logits;  // per microbatch, or empty
-    bool replay_routing = false;        // routing(...) holds the decisions
+    bool replay_routing = false;         // routing(...) holds the decisions
   };
   void run(const Schedule& schedule, std::span<const DeviceBatch> batches, const Result& result);
 

@@ -57,7 +57,8 @@ RoutingLog RoutingLog::open(const std::filesystem::path& path, const RoutingShap
   wanted.steps = theirs.steps;  // a shorter replay is fine
   if (theirs != wanted || shape.steps > theirs.steps) {
     fail(ErrorKind::config,
-         "the routing log {} has {} steps, {} rows per step, {} MoE layers, rows of {} tokens and k = {}; this job has {}, "
+         "the routing log {} has {} steps, {} rows per step, {} MoE layers, rows of {} tokens and k = {}; this job has "
+         "{}, "
          "{}, {}, {} and {}; record it again with this job",
          path.string(), theirs.steps, theirs.rows, theirs.layers, theirs.row_length, theirs.k, shape.steps, shape.rows,
          shape.layers, shape.row_length, shape.k);
@@ -83,7 +84,8 @@ void RoutingLog::write(std::uint64_t step, std::uint64_t row, std::uint64_t laye
 void RoutingLog::read(std::uint64_t step, std::uint64_t row, std::uint64_t layer, std::int32_t* indices) const {
   const ssize_t done = ::pread(file_, indices, record_bytes(), offset(step, row, layer));
   if (done != static_cast<ssize_t>(record_bytes())) {
-    fail(ErrorKind::config, "the routing log {} ends before step {}, row {}, layer {}", path_.string(), step, row, layer);
+    fail(ErrorKind::config, "the routing log {} ends before step {}, row {}, layer {}", path_.string(), step, row,
+         layer);
   }
 }
 

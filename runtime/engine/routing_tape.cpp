@@ -6,8 +6,10 @@
 namespace ananke {
 
 RoutingTape::RoutingTape(const Job& job, Engine& engine)
-    : engine_(engine), row_length_(job.training().sequence_length()),
-      rows_per_microbatch_(job.training().rows_per_microbatch()), k_(job.model().num_experts_per_tok()) {
+    : engine_(engine),
+      row_length_(job.training().sequence_length()),
+      rows_per_microbatch_(job.training().rows_per_microbatch()),
+      k_(job.model().num_experts_per_tok()) {
   const Training& training = job.training();
   if (training.record_routing().empty() && training.replay_routing().empty()) return;
   std::uint64_t layers = 0;
@@ -24,8 +26,8 @@ RoutingTape::RoutingTape(const Job& job, Engine& engine)
   } else {
     replayed_.emplace(RoutingLog::open(training.replay_routing(), shape));
   }
-  staging_ = engine.device().host_memory().allocate(
-      static_cast<std::size_t>(row_length_ * k_) * sizeof(std::int32_t), "routing log");
+  staging_ = engine.device().host_memory().allocate(static_cast<std::size_t>(row_length_ * k_) * sizeof(std::int32_t),
+                                                    "routing log");
 }
 
 template <class Visit>

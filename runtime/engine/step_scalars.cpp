@@ -5,10 +5,12 @@
 namespace ananke {
 
 StepScalars::StepScalars(Backend& backend, Communicator& world)
-    : backend_(backend), world_(world),
+    : backend_(backend),
+      world_(world),
       host_(backend.device().host_memory().allocate(4 * sizeof(double), "step scalars (host)")),
       values_(backend.device().memory().allocate(4 * sizeof(double), "step scalars")),
-      small_(backend.device().memory().allocate(768, "step scalars")), before_(backend.device().make_event()),
+      small_(backend.device().memory().allocate(768, "step scalars")),
+      before_(backend.device().make_event()),
       after_(backend.device().make_event()) {}
 
 void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {

@@ -18,15 +18,15 @@ class StepScalars {
 
   TensorView loss() const { return values_.view(DType::f64, {1}, 0); }
   TensorView square_sum() const { return values_.view(DType::f64, {1}, sizeof(double)); }
-  TensorView loss_scale() const { return small_.view(DType::f32, {1}, 0); }     // 1 / valid targets
+  TensorView loss_scale() const { return small_.view(DType::f32, {1}, 0); }  // 1 / valid targets
   TensorView clip_scale() const { return small_.view(DType::f32, {1}, 256); }
   TensorView finite() const { return small_.view(DType::i32, {1}, 512); }
 
   struct Outcome {
-    double loss_sum = 0;     // nats, over all valid targets
+    double loss_sum = 0;  // nats, over all valid targets
     double gradient_norm = 0;
     std::int64_t valid_targets = 0;
-    bool stop = false;       // some rank was asked to stop
+    bool stop = false;  // some rank was asked to stop
     bool finite = false;
     double loss() const { return valid_targets ? loss_sum / static_cast<double>(valid_targets) : 0; }
   };

@@ -11,13 +11,15 @@
 #include "runtime/engine/initial_weights.h"
 #include "runtime/engine/learning_rate.h"
 #include "runtime/engine/optimizer_rules.h"
+#include "runtime/telemetry/tables.h"
 
 namespace ananke {
 namespace {
 
 int microbatches_of(const Job& job, int ranks) {
   const Training& training = job.training();
-  return static_cast<int>(training.rows_per_step() / (static_cast<std::uint32_t>(ranks) * training.rows_per_microbatch()));
+  return static_cast<int>(training.rows_per_step() /
+                          (static_cast<std::uint32_t>(ranks) * training.rows_per_microbatch()));
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -40,8 +42,12 @@ PassLimits pass_limits(const Job& job) {
 
 Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rendezvous, RunControl& control,
                  Observer& observer)
-    : job_(context.job), rendezvous_(rendezvous), control_(control), observer_(observer),
-      engine_(std::move(roles), context, rendezvous), limits_(pass_limits(job_)),
+    : job_(context.job),
+      rendezvous_(rendezvous),
+      control_(control),
+      observer_(observer),
+      engine_(std::move(roles), context, rendezvous),
+      limits_(pass_limits(job_)),
       optimizer_names_(optimizer_of_each(job_, engine_.table())),
       schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.order)),
       batches_(make_sequential_batches(job_, Split::train, context.rank, context.mesh.ranks())),
@@ -54,8 +60,7 @@ std::vector<PlanLine> Trainer::plan() const {
        BatchLoader::plan(limits_.microbatches, training.rows_per_microbatch(), training.sequence_length())) {
     lines.push_back(std::move(line));
   }
-  for (PlanLine& line :
-       OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), engine_.owned())) {
+  for (PlanLine& line : OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), engine_.owned())) {
     lines.push_back(std::move(line));
   }
   return lines;
@@ -84,10 +89,12 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
     engine_.parameters().updated();
     start_events_.push_back(event(RunEvent::STARTED, "weights made from the seed"));
   }
-  for (const std::string& used : rendezvous_.exchange("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
+  for (const std::string& used :
+       rendezvous_.exchange("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
     memory_bytes_ = std::max<std::uint64_t>(memory_bytes_, std::stoull(used));
   }
-  for (const Arena::Line& line : engine_.device().memory().ledger()) log_info("memory: {} bytes for {}", line.bytes, line.purpose);
+  Arena& memory = engine_.device().memory();
+  log_info("{}", ledger_text("device memory", memory.ledger(), memory.peak()));
 }
 
 void Trainer::resume(const ChangesSince& changes) {
@@ -103,7 +110,8 @@ void Trainer::resume(const ChangesSince& changes) {
   progress_ = loaded->progress;
   batches_->restore(progress_.batches_position);
   resumed_from_ = saved_step_ = progress_.step;
-  for (const std::string& reason : loaded->passed_over) start_events_.push_back(event(RunEvent::RESUMED, "passed over: " + reason));
+  for (const std::string& reason : loaded->passed_over)
+    start_events_.push_back(event(RunEvent::RESUMED, "passed over: " + reason));
   for (const std::string& change : changed) start_events_.push_back(event(RunEvent::RESUMED, "changed: " + change));
   start_events_.push_back(event(RunEvent::RESUMED, fmt::format("resumed from {}", loaded->folder.string())));
 }

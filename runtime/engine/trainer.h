@@ -74,7 +74,7 @@ class Trainer {
   TrainingProgress progress_;
   std::optional<std::uint64_t> resumed_from_, saved_step_, evaluated_step_;
   std::vector<RunEvent> start_events_;  // told when training begins: observers may need to know where first
-  std::uint64_t memory_bytes_ = 0;  // of the rank that holds most
+  std::uint64_t memory_bytes_ = 0;      // of the rank that holds most
   std::uint64_t reads_ = 0, gathered_ = 0, reduced_ = 0;  // counters as of the step before
 };
 

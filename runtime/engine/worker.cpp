@@ -58,17 +58,16 @@ int run_worker(const WorkerContext& worker) {
   const RoleContext context{job, worker.site, mesh_of(job), worker.identity.rank, worker.identity.local_size};
   ObserverList observers;
   if (context.rank == 0) {
-    observers.add("console", std::make_unique<ConsoleObserver>(job.training().steps(), [&](const std::string& line) {
-                    control.console(line);
-                  }));
+    observers.add("console", std::make_unique<ConsoleObserver>(
+                                 job.training().steps(), [&](const std::string& line) { control.console(line); }));
   }
   Trainer trainer(make_roles(job, plugins, context), context, worker.control, control, observers);
   if (context.rank == 0) print_tables(trainer, job, control);
   trainer.start(worker.resume, [&](const Job& before) { return changes_since(before, worker.job); });
   log_info("{}", trainer.engine().device().description());
   if (context.rank == 0) {
-    observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(std::filesystem::path(job.run_dir()) / "steps.jsonl",
-                                                                     trainer.resumed_from()));
+    observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(
+                                     std::filesystem::path(job.run_dir()) / "steps.jsonl", trainer.resumed_from()));
   }
   const TrainingEnd end = trainer.train();
   control.phase("end", trainer.progress().step);

@@ -9,11 +9,23 @@ namespace ananke {
 
 Decoder::Decoder(const Model& model, const ParameterTable& table, const Placement& placement,
                  const OperatorSet& operators, Experts& experts, TensorView rope_cosine, TensorView rope_sine)
-    : table_(table), placement_(placement), operators_(operators), experts_(experts), rope_cosine_(rope_cosine),
-      rope_sine_(rope_sine), hidden_(model.hidden_size()), vocabulary_(model.vocab_size()),
-      query_heads_(model.num_attention_heads()), key_heads_(model.num_key_value_heads()), head_dim_(model.head_dim()),
-      expert_count_(model.num_experts()), k_(model.num_experts_per_tok()), expert_width_(model.moe_intermediate_size()),
-      dense_width_(model.intermediate_size()), eps_(model.rms_norm_eps()), normalise_(model.norm_topk_prob()),
+    : table_(table),
+      placement_(placement),
+      operators_(operators),
+      experts_(experts),
+      rope_cosine_(rope_cosine),
+      rope_sine_(rope_sine),
+      hidden_(model.hidden_size()),
+      vocabulary_(model.vocab_size()),
+      query_heads_(model.num_attention_heads()),
+      key_heads_(model.num_key_value_heads()),
+      head_dim_(model.head_dim()),
+      expert_count_(model.num_experts()),
+      k_(model.num_experts_per_tok()),
+      expert_width_(model.moe_intermediate_size()),
+      dense_width_(model.intermediate_size()),
+      eps_(model.rms_norm_eps()),
+      normalise_(model.norm_topk_prob()),
       tied_(model.tie_word_embeddings()) {
   for (const Block& block : table.blocks()) {
     if (block.kind != BlockKind::layer) continue;
@@ -145,8 +157,8 @@ void Decoder::head_forward(Stream& stream, const Block& block, const BlockIo& io
   RegionCutter saved_cutter(io.saved), scratch_cutter(io.workspace);
   const Saved saved = cut_saved(saved_cutter, block, extent);
   const Scratch scratch = cut_scratch(scratch_cutter, extent);
-  operators_.add_rms_norm->forward(stream, {x, {}, final_norm(block, io, false), {}, saved.n1, eps_, saved.norm1,
-                                            scratch.operators});
+  operators_.add_rms_norm->forward(
+      stream, {x, {}, final_norm(block, io, false), {}, saved.n1, eps_, saved.norm1, scratch.operators});
   operators_.head_loss->forward(
       stream, {saved.n1, head_matrix(block, io, false), io.batch.targets, out.loss, out.logits, scratch.operators});
 }
@@ -162,8 +174,8 @@ void Decoder::head_forward_backward(Stream& stream, const Block& block, const Bl
   operators_.head_loss->forward_backward(
       stream, {saved.n1, head_matrix(block, io, false), io.batch.targets, out.loss, out.scale, scratch.a,
                head_matrix(block, io, true), out.logits, scratch.operators});
-  operators_.add_rms_norm->backward(stream, {x, norm, scratch.a, {}, dx, final_norm(block, io, true), eps_,
-                                             saved.norm1, scratch.operators});
+  operators_.add_rms_norm->backward(
+      stream, {x, norm, scratch.a, {}, dx, final_norm(block, io, true), eps_, saved.norm1, scratch.operators});
 }
 
 }  // namespace ananke

@@ -27,12 +27,12 @@ struct DeviceBatch {
   TensorView targets;       // i32 [T], -1: none
   TensorView positions;     // i32 [T]
   Segments segments;
-  TensorView whole;         // i32 [2] = {0, T}: all tokens as one group, for dense MLPs
+  TensorView whole;  // i32 [2] = {0, T}: all tokens as one group, for dense MLPs
 };
 
 // The routing decision of one layer and microbatch: kept apart from what a recompute makes again.
 struct RoutingDecision {
-  TensorView indices;   // i32 [T, k]; empty for a dense layer
+  TensorView indices;    // i32 [T, k]; empty for a dense layer
   bool decided = false;  // the indices are given (recompute, replay): do not decide again
 };
 

@@ -8,30 +8,38 @@ namespace ananke {
 
 // Order of parameters within `layer.N.dense` (parameter_table.cpp adds them so).
 enum DenseParameter : std::size_t {
-  input_norm, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm, post_norm,
-  router_gate,                  // MoE layers
-  mlp_gate = router_gate,       // dense layers
-  mlp_up, mlp_down
+  input_norm,
+  q_proj,
+  k_proj,
+  v_proj,
+  o_proj,
+  q_norm,
+  k_norm,
+  post_norm,
+  router_gate,             // MoE layers
+  mlp_gate = router_gate,  // dense layers
+  mlp_up,
+  mlp_down
 };
 // Order within one expert of `layer.N.experts`.
 enum ExpertParameter : std::size_t { expert_gate, expert_up, expert_down };
 
 // Kept from a block's forward to its backward.
 struct Decoder::Saved {
-  TensorView n1, q, k, v, o, h, n2;           // a layer; the head uses n1 only
+  TensorView n1, q, k, v, o, h, n2;  // a layer; the head uses n1 only
   Region norm1, norm2, attention;
   Region mlp;
   TensorView routing_weights, routing_counts;  // MoE layers
   Region router, dispatch;
-  TensorView rows, outputs;                   // [capacity, H]: tokens by expert, and their experts' results
+  TensorView rows, outputs;  // [capacity, H]: tokens by expert, and their experts' results
 };
 
 struct Decoder::Scratch {
-  TensorView a, b;              // [T, H]
-  TensorView d_o, dq, dk, dv;   // gradients around attention
+  TensorView a, b;               // [T, H]
+  TensorView d_o, dq, dk, dv;    // gradients around attention
   TensorView d_outputs, d_rows;  // [capacity, H]
-  TensorView d_weights;         // [T, k]
-  Region operators;             // the largest operator's workspace
+  TensorView d_weights;          // [T, k]
+  Region operators;              // the largest operator's workspace
 };
 
 }  // namespace ananke

@@ -12,28 +12,36 @@ GroupedMlp::Weights Decoder::mlp_weights(const Block& block, const BlockIo& io, 
     return {expert_matrix(block, expert_gate, io, gradient), expert_matrix(block, expert_up, io, gradient),
             expert_matrix(block, expert_down, io, gradient)};
   }
-  return {{parameter(block, 0, mlp_gate, io, gradient), 0}, {parameter(block, 0, mlp_up, io, gradient), 0},
+  return {{parameter(block, 0, mlp_gate, io, gradient), 0},
+          {parameter(block, 0, mlp_up, io, gradient), 0},
           {parameter(block, 0, mlp_down, io, gradient), 0}};
 }
 
 Attention::Inputs Decoder::attention_inputs(const Block& block, const BlockIo& io, const Saved& saved) const {
   const std::int64_t t = io.batch.tokens;
-  return {saved.q.reshaped({t, query_heads_, head_dim_}), saved.k.reshaped({t, key_heads_, head_dim_}),
-          saved.v.reshaped({t, key_heads_, head_dim_}), parameter(block, 0, q_norm, io, false),
-          parameter(block, 0, k_norm, io, false), rope_cosine_, rope_sine_, io.batch.positions, io.batch.segments, eps_};
+  return {saved.q.reshaped({t, query_heads_, head_dim_}),
+          saved.k.reshaped({t, key_heads_, head_dim_}),
+          saved.v.reshaped({t, key_heads_, head_dim_}),
+          parameter(block, 0, q_norm, io, false),
+          parameter(block, 0, k_norm, io, false),
+          rope_cosine_,
+          rope_sine_,
+          io.batch.positions,
+          io.batch.segments,
+          eps_};
 }
 
 // Result in scratch.a; with `whole` false only what backward needs is made.
 void Decoder::mlp_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
                           const Scratch& scratch, bool whole) const {
   if (!block.moe) {
-    operators_.grouped_mlp->forward(stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), scratch.a,
-                                             saved.mlp, scratch.operators});
+    operators_.grouped_mlp->forward(
+        stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), scratch.a, saved.mlp, scratch.operators});
     return;
   }
-  operators_.router->forward(stream, {saved.n2, parameter(block, 0, router_gate, io, false), normalise_,
-                                      io.routing.decided, io.routing.indices, saved.routing_weights,
-                                      saved.routing_counts, saved.router, scratch.operators});
+  operators_.router->forward(
+      stream, {saved.n2, parameter(block, 0, router_gate, io, false), normalise_, io.routing.decided,
+               io.routing.indices, saved.routing_weights, saved.routing_counts, saved.router, scratch.operators});
   const Routing routing{io.routing.indices, saved.routing_weights, saved.routing_counts};
   const ExpertRows dispatched =
       experts_.dispatch(stream, saved.n2, routing, saved.rows, saved.dispatch, scratch.operators);
@@ -47,8 +55,8 @@ void Decoder::mlp_backward(Stream& stream, const Block& block, const BlockIo& io
                            const Scratch& scratch, const TensorView& dy) const {
   const GroupedMlp::Weights weights = mlp_weights(block, io, false), gradient = mlp_weights(block, io, true);
   if (!block.moe) {
-    operators_.grouped_mlp->backward(stream, {saved.n2, io.batch.whole, weights, dy, scratch.b, gradient, saved.mlp,
-                                              scratch.operators});
+    operators_.grouped_mlp->backward(
+        stream, {saved.n2, io.batch.whole, weights, dy, scratch.b, gradient, saved.mlp, scratch.operators});
     return;
   }
   const Routing routing{io.routing.indices, saved.routing_weights, saved.routing_counts};
@@ -71,8 +79,8 @@ void Decoder::layer_forward(Stream& stream, const Block& block, const BlockIo& i
   const Scratch scratch = cut_scratch(scratch_cutter, extent);
   const auto weight = [&](std::size_t index) { return parameter(block, 0, index, io, false); };
 
-  operators_.add_rms_norm->forward(stream, {x, {}, weight(input_norm), {}, saved.n1, eps_, saved.norm1,
-                                            scratch.operators});
+  operators_.add_rms_norm->forward(stream,
+                                   {x, {}, weight(input_norm), {}, saved.n1, eps_, saved.norm1, scratch.operators});
   operators_.linear->forward(stream, {saved.n1, weight(q_proj), saved.q});
   operators_.linear->forward(stream, {saved.n1, weight(k_proj), saved.k});
   operators_.linear->forward(stream, {saved.n1, weight(v_proj), saved.v});
@@ -80,8 +88,8 @@ void Decoder::layer_forward(Stream& stream, const Block& block, const BlockIo& i
       stream, {attention_inputs(block, io, saved), saved.o.reshaped({io.batch.tokens, query_heads_, head_dim_}),
                saved.attention, scratch.operators});
   operators_.linear->forward(stream, {saved.o, weight(o_proj), scratch.a});
-  operators_.add_rms_norm->forward(stream, {x, scratch.a, weight(post_norm), saved.h, saved.n2, eps_, saved.norm2,
-                                            scratch.operators});
+  operators_.add_rms_norm->forward(
+      stream, {x, scratch.a, weight(post_norm), saved.h, saved.n2, eps_, saved.norm2, scratch.operators});
   const bool whole = static_cast<bool>(y);
   mlp_forward(stream, block, io, saved, scratch, whole);
   if (whole) operators_.elementwise->add(stream, saved.h, scratch.a, y);
@@ -109,8 +117,8 @@ void Decoder::layer_backward(Stream& stream, const Block& block, const BlockIo& 
   operators_.linear->backward(stream, {saved.n1, weight(q_proj), scratch.dq, scratch.a, false, d_weight(q_proj)});
   operators_.linear->backward(stream, {saved.n1, weight(k_proj), scratch.dk, scratch.a, true, d_weight(k_proj)});
   operators_.linear->backward(stream, {saved.n1, weight(v_proj), scratch.dv, scratch.a, true, d_weight(v_proj)});
-  operators_.add_rms_norm->backward(stream, {x, weight(input_norm), scratch.a, gradient, gradient,
-                                             d_weight(input_norm), eps_, saved.norm1, scratch.operators});
+  operators_.add_rms_norm->backward(stream, {x, weight(input_norm), scratch.a, gradient, gradient, d_weight(input_norm),
+                                             eps_, saved.norm1, scratch.operators});
 }
 
 }  // namespace ananke

@@ -55,8 +55,8 @@ void LocalExperts::combine(Stream& stream, const TensorView& rows, const Routing
 void LocalExperts::combine_backward(Stream& stream, const TensorView& dy, const TensorView& rows,
                                     const Routing& routing, const TensorView& drows, const TensorView& dweights,
                                     Region saved, Region) {
-  operators_.permute->combine_backward(
-      stream, {rows, cut(saved, routing).row_of_slot, routing.weights, dy, drows, dweights});
+  operators_.permute->combine_backward(stream,
+                                       {rows, cut(saved, routing).row_of_slot, routing.weights, dy, drows, dweights});
 }
 
 void LocalExperts::dispatch_backward(Stream& stream, const TensorView& drows, const Routing& routing,

@@ -20,16 +20,16 @@ struct Parameter {
   std::string name;
   Shape shape;  // [out, in] for matrices, [width] for norms
   ParameterKind kind;
-  int unit;     // index into units
-  int layer;    // -1 outside the decoder layers
-  int expert;   // -1 unless kind is expert
+  int unit;    // index into units
+  int layer;   // -1 outside the decoder layers
+  int expert;  // -1 unless kind is expert
 };
 
 enum class UnitKind { embedding, dense, experts, head };
 
 // Parameters that are gathered together, stored as one flat array in the order of `parameters`.
 struct Unit {
-  std::string name;             // "embedding", "layer.3.dense", "layer.3.experts", "head"
+  std::string name;  // "embedding", "layer.3.dense", "layer.3.experts", "head"
   UnitKind kind;
   std::vector<int> parameters;  // indices into the table
 };
@@ -50,7 +50,7 @@ class ParameterTable {
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
   const std::vector<Unit>& units() const noexcept { return units_; }
   const std::vector<Block>& blocks() const noexcept { return blocks_; }  // embedding, layers, head
-  int find(std::string_view name) const noexcept;                         // -1 if there is none
+  int find(std::string_view name) const noexcept;                        // -1 if there is none
   std::int64_t total() const noexcept { return total_; }
   std::int64_t active() const noexcept { return active_; }  // per token: k experts of each MoE layer
   // Forward and backward per token of a row of `context` tokens without document cuts, causal half counted:

@@ -28,7 +28,7 @@ class Attention {
     TensorView cosine, sine;    // [P, D / 2]: the one cache, shared by all layers; cos(p * theta^(-2i/D))
     TensorView positions;       // i32 [T], each in [0, P)
     Segments segments;
-    double eps;                 // of the norms
+    double eps;  // of the norms
   };
   struct Forward {
     Inputs in;

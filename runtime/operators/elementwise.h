@@ -20,8 +20,8 @@ class Elementwise {
     TensorView square_sum;  // f64 [1]
     TensorView loss;        // f64 [1]
     double clip_norm;
-    TensorView scale;       // f32 [1]
-    TensorView finite;      // i32 [1]
+    TensorView scale;   // f32 [1]
+    TensorView finite;  // i32 [1]
   };
   virtual void clip(Stream& stream, const Clip& a) = 0;
 };

@@ -26,7 +26,7 @@ class GroupedMlp {
     TensorView x;        // [R, H]
     TensorView offsets;  // i32 [G + 1], ascending from 0
     Weights weights;
-    TensorView y;        // [R, H]; rows from offsets[G] on are not touched
+    TensorView y;  // [R, H]; rows from offsets[G] on are not touched
     Region saved, workspace;
   };
   struct Backward {

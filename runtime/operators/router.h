@@ -12,8 +12,8 @@ class Router {
     std::int64_t tokens, hidden, experts, k;
   };
   struct Forward {
-    TensorView x;        // [T, H]
-    TensorView gate;     // [E, H]
+    TensorView x;     // [T, H]
+    TensorView gate;  // [E, H]
     bool normalise;
     bool replay;         // indices are an input: the decision is not made again, weights follow from it
     TensorView indices;  // i32 [T, k], output (input when replay)

@@ -2,8 +2,8 @@
 //
 // A document of n tokens gives n - 1 inputs and targets. Rows are cut from the stream of documents: one that is cut at
 // a row's end goes on in the next row as a new segment (positions restart; the token at the cut is the last target
-// before it and the first input after it, so no target is lost). The rows of a step are numbered globally; row g belongs
-// to rank g % ranks, so the step's content does not depend on the mesh.
+// before it and the first input after it, so no target is lost). The rows of a step are numbered globally; row g
+// belongs to rank g % ranks, so the step's content does not depend on the mesh.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Rows {
   std::vector<std::int32_t> positions;  // within the segment, from 0
   // Per row: begins of its segments within the row, ascending from 0; padding at the end is a segment of its own.
   std::vector<std::vector<std::int32_t>> segments;
-  std::int64_t valid_targets = 0;       // of this rank
+  std::int64_t valid_targets = 0;  // of this rank
 };
 
 class Batches {

@@ -31,10 +31,10 @@ class Experts {
  public:
   static constexpr const char* role = "experts";
   virtual ~Experts() = default;
-  virtual std::int64_t capacity(const ExpertSizes& s) const = 0;      // rows at most on this rank
+  virtual std::int64_t capacity(const ExpertSizes& s) const = 0;  // rows at most on this rank
   virtual std::int64_t local_experts(const ExpertSizes& s) const = 0;
-  virtual std::size_t saved(const ExpertSizes& s) const = 0;          // bytes
-  virtual std::size_t workspace(const ExpertSizes& s) const = 0;      // bytes
+  virtual std::size_t saved(const ExpertSizes& s) const = 0;      // bytes
+  virtual std::size_t workspace(const ExpertSizes& s) const = 0;  // bytes
   // Fills `out`: rows grouped by local expert. offsets point into `saved`.
   virtual ExpertRows dispatch(Stream& stream, const TensorView& x, const Routing& routing, const TensorView& rows,
                               Region saved, Region workspace) = 0;

@@ -23,13 +23,13 @@ struct StateTensor {
 
 struct OptimizerUpdate {
   const Parameter& parameter;
-  std::int64_t begin;                // first element of the part within the parameter
-  TensorView weight, gradient;       // f32 [count]
+  std::int64_t begin;                  // first element of the part within the parameter
+  TensorView weight, gradient;         // f32 [count]
   std::span<const TensorView> states;  // f32 [count] each, in the order of states()
-  std::uint64_t step;                // updates applied, this one included: from 1
-  double lr_factor;                  // of the job's learning-rate schedule
-  TensorView scale;                  // f32 [1], device: multiply the gradient by it
-  TensorView finite;                 // i32 [1], device: 0: change nothing
+  std::uint64_t step;                  // updates applied, this one included: from 1
+  double lr_factor;                    // of the job's learning-rate schedule
+  TensorView scale;                    // f32 [1], device: multiply the gradient by it
+  TensorView finite;                   // i32 [1], device: 0: change nothing
 };
 
 class Optimizer {
@@ -39,7 +39,7 @@ class Optimizer {
   virtual OptimizerLayout layout(const Parameter& parameter) const = 0;
   virtual double cost(const Parameter& parameter) const = 0;  // any unit; sharing of work goes by it
   virtual std::vector<StateTensor> states(const Parameter& parameter) const = 0;
-  virtual double learning_rate() const = 0;                   // the configured lr, before the factor
+  virtual double learning_rate() const = 0;  // the configured lr, before the factor
   // Puts work on the stream; no allocation, no synchronisation, no peers.
   virtual void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) = 0;
 };

@@ -18,15 +18,25 @@ const char* name_of(DType dtype) noexcept;  // "f32", ...
 template <class T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::f32; }
+constexpr DType dtype_of<float>() {
+  return DType::f32;
+}
 template <>
-constexpr DType dtype_of<double>() { return DType::f64; }
+constexpr DType dtype_of<double>() {
+  return DType::f64;
+}
 template <>
-constexpr DType dtype_of<std::int32_t>() { return DType::i32; }
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::i32;
+}
 template <>
-constexpr DType dtype_of<std::int64_t>() { return DType::i64; }
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::i64;
+}
 template <>
-constexpr DType dtype_of<std::uint8_t>() { return DType::u8; }
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::u8;
+}
 
 // Up to four dimensions, outermost first; a size may be 0. Rank 0 is a scalar (one element).
 class Shape {

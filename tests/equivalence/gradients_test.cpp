@@ -28,9 +28,9 @@ class Gradients : public testing::Test {
 };
 
 TEST_F(Gradients, AreTheSameOnEveryMesh) {
-  for (const MeshCase& c : {MeshCase{{1, 2}, 1}, MeshCase{{1, 4}, 1}, MeshCase{{2, 1}, 1}, MeshCase{{4, 1}, 1},
-                            MeshCase{{2, 2}, 1}, MeshCase{{1, 8}, 1}, MeshCase{{1, 2}, 2}, MeshCase{{1, 1}, 4},
-                            MeshCase{{2, 2}, 2}}) {
+  for (const MeshCase& c :
+       {MeshCase{{1, 2}, 1}, MeshCase{{1, 4}, 1}, MeshCase{{2, 1}, 1}, MeshCase{{4, 1}, 1}, MeshCase{{2, 2}, 1},
+        MeshCase{{1, 8}, 1}, MeshCase{{1, 2}, 2}, MeshCase{{1, 1}, 4}, MeshCase{{2, 2}, 2}}) {
     SCOPED_TRACE(to_string(c.mesh) + ", microbatches " + std::to_string(c.microbatches));
     expect_equal(first_gradients(small_job(folder_.path()), {c.mesh, c.microbatches}), one_, 1e-5);
   }

@@ -172,6 +172,17 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
   return result;
 }
 
+void run_backends(int ranks, const std::function<void(int rank, Backend& backend, Communicator& world)>& work) {
+  const Job job = small_job("unused");
+  run_ranks(job, {{1, ranks}}, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
+    std::vector<int> everyone;
+    for (int rank = 0; rank < ranks; ++rank) everyone.push_back(rank);
+    const std::unique_ptr<Communicator> world = roles.backend->make_communicator("world", everyone, rendezvous);
+    work(context.rank, *roles.backend, *world);
+    rendezvous.exchange("test done", {}, "");
+  });
+}
+
 double relative_difference(const std::vector<float>& got, const std::vector<float>& wanted) {
   if (got.size() != wanted.size()) return std::numeric_limits<double>::infinity();
   double difference = 0, largest = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "ananke/job.pb.h"
 #include "ananke/telemetry.pb.h"
 #include "runtime/comm/mesh.h"
+#include "runtime/roles/backend.h"
 
 namespace ananke {
 
@@ -24,7 +26,7 @@ struct RunResult {
 
 struct RunRequest {
   MeshShape mesh;
-  int microbatches = 1;            // per rank; rows_per_microbatch follows
+  int microbatches = 1;  // per rank; rows_per_microbatch follows
   bool resume = false;
   std::uint64_t stop_at_step = 0;  // asked to stop while this step runs; 0: never
 };
@@ -39,6 +41,9 @@ struct GradientResult {
   std::map<std::string, std::vector<std::vector<float>>> by_replica;
 };
 GradientResult first_gradients(Job job, const RunRequest& request);
+
+// Only backends and a communicator over all: work(rank, backend, world) on one thread per rank.
+void run_backends(int ranks, const std::function<void(int rank, Backend& backend, Communicator& world)>& work);
 
 // Largest difference over the largest element of `wanted`; infinity where a value is no number.
 double relative_difference(const std::vector<float>& got, const std::vector<float>& wanted);

@@ -119,8 +119,8 @@ TEST(Training, StopsAtANonFiniteStepAndNamesIt) {
 
 TEST(Training, SkipsANonFiniteStepWithoutChangingWeights) {
   const TemporaryFolder folder;
-  const Job job = small_job(folder.path(),
-                            "model { initializer_range: 1e30 } training { steps: 2 on_non_finite: SKIP }");
+  const Job job =
+      small_job(folder.path(), "model { initializer_range: 1e30 } training { steps: 2 on_non_finite: SKIP }");
   const RunResult run = train(job, {{1, 2}});
   ASSERT_EQ(run.steps.size(), 2u);
   EXPECT_TRUE(run.steps[0].skipped());

@@ -12,7 +12,8 @@ namespace {
 Job job_with(const std::string& rules) {
   Job job;
   const std::string text = R"(model { vocab_size: 32 hidden_size: 8 num_hidden_layers: 1 num_attention_heads: 2
-    num_key_value_heads: 2 head_dim: 4 num_experts: 4 num_experts_per_tok: 2 moe_intermediate_size: 8 } )" + rules;
+    num_key_value_heads: 2 head_dim: 4 num_experts: 4 num_experts_per_tok: 2 moe_intermediate_size: 8 } )" +
+                           rules;
   EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &job));
   return job;
 }
@@ -32,7 +33,8 @@ TEST(OptimizerRules, RefuseWhatCannotBeMeant) {
   expect_refusal(R"(optimizer { match: "[" use: "adamw" })", "not a regular expression");
   expect_refusal(R"(optimizer { match: "expert" use: "adamw" })", "no optimizer rule matches");
   expect_refusal(R"(optimizer { match: ".*" use: "adamw" } optimizer { match: "norm" use: "muon" })", "earlier rules");
-  expect_refusal(R"(optimizer { match: "attention_output" use: "muon" } optimizer { use: "adamw" })", "no name matches");
+  expect_refusal(R"(optimizer { match: "attention_output" use: "muon" } optimizer { use: "adamw" })",
+                 "no name matches");
 }
 
 TEST(OptimizerRules, FirstMatchWins) {

@@ -41,7 +41,8 @@ TEST(RoutingLog, GivesBackWhatWasWrittenInAnyOrder) {
     RoutingLog log = RoutingLog::create(folder.path() / "log", shape);
     for (std::uint64_t step = 3; step >= 1; --step) {
       for (std::uint64_t row = 0; row < 4; ++row) {
-        for (std::uint64_t layer = 0; layer < 2; ++layer) log.write(step, row, layer, decisions(step, row, layer).data());
+        for (std::uint64_t layer = 0; layer < 2; ++layer)
+          log.write(step, row, layer, decisions(step, row, layer).data());
       }
     }
   }

@@ -81,7 +81,8 @@ TEST(Schedule, EmbeddingBackwardNeedsNoTable) {
 TEST(Schedule, ATiedHeadUsesTheEmbeddingsUnit) {
   const ParameterTable table(small_model(true));
   const Schedule schedule = training_schedule(table, 1, LoopOrder::microbatch_outer);
-  const auto head = std::find_if(schedule.begin(), schedule.end(), [](const Item& i) { return i.phase == Phase::both; });
+  const auto head =
+      std::find_if(schedule.begin(), schedule.end(), [](const Item& i) { return i.phase == Phase::both; });
   ASSERT_EQ(head->units.size(), 2u);
   EXPECT_EQ(head->units[0].unit, schedule.front().units[0].unit);
   EXPECT_TRUE(head->units[0].first_gradient);

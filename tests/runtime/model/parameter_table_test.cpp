@@ -16,7 +16,8 @@ Model parse(const std::string& text) {
   return model;
 }
 
-const char* mixed = R"(vocab_size: 100 hidden_size: 12 num_hidden_layers: 4 num_attention_heads: 3 num_key_value_heads: 1
+const char* mixed =
+    R"(vocab_size: 100 hidden_size: 12 num_hidden_layers: 4 num_attention_heads: 3 num_key_value_heads: 1
   head_dim: 8 intermediate_size: 20 num_experts: 5 num_experts_per_tok: 2 moe_intermediate_size: 7
   decoder_sparse_step: 2 mlp_only_layers: 3)";
 
@@ -41,7 +42,8 @@ TEST(ParameterTable, NamesShapesAndCounts) {
   const std::int64_t dense = 3 * 20 * 12, expert = 3 * 7 * 12, router = 5 * 12;
   EXPECT_EQ(total, 2 * 100 * 12 + 12 + 4 * attention + 3 * dense + 5 * expert + router);
   EXPECT_EQ(table.active(), total - 3 * expert);
-  const Parameter& down = table.parameters()[static_cast<std::size_t>(table.find("model.layers.1.mlp.experts.4.down_proj.weight"))];
+  const Parameter& down =
+      table.parameters()[static_cast<std::size_t>(table.find("model.layers.1.mlp.experts.4.down_proj.weight"))];
   EXPECT_EQ(down.shape, (Shape{12, 7}));
   EXPECT_EQ(down.expert, 4);
   EXPECT_EQ(table.find("model.layers.1.mlp.up_proj.weight"), -1);
@@ -64,7 +66,8 @@ TEST(ParameterTable, KnowsTheYardsticksSize) {
     if (parameter.kind == ParameterKind::expert) experts += parameter.shape.elements();
   }
   EXPECT_NEAR(static_cast<double>(experts), 938.6e9, 0.1e9);
-  EXPECT_NEAR(static_cast<double>(table.active() - (table.total() - experts)), 8.0 / 384 * static_cast<double>(experts), 1e6);
+  EXPECT_NEAR(static_cast<double>(table.active() - (table.total() - experts)), 8.0 / 384 * static_cast<double>(experts),
+              1e6);
 }
 
 }  // namespace
