@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -50,7 +51,8 @@ Agreed agree(const std::vector<Contribution>& ranks, double clip_norm) {
     results.push_back(agreed);
   });
   for (const Agreed& other : results) {
-    EXPECT_EQ(other.outcome.loss_sum, results[0].outcome.loss_sum);
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(other.outcome.loss_sum),
+              std::bit_cast<std::uint64_t>(results[0].outcome.loss_sum));
     EXPECT_EQ(other.outcome.stop, results[0].outcome.stop);
     EXPECT_EQ(other.clip_scale, results[0].clip_scale);
   }
