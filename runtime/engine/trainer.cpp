@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "ananke/job.pb.h"
+#include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/data/sequential_batches.h"
@@ -87,7 +88,7 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
     initialise(engine_.device(), engine_.table(), engine_.parameters().fragments(), training.seed(),
                job_.model().initializer_range());
     engine_.parameters().updated();
-    start_events_.push_back(event(RunEvent::STARTED, "weights made from the seed"));
+    tell_event(RunEvent::STARTED, "weights made from the seed");
   }
   for (const std::string& used :
        rendezvous_.exchange("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
@@ -104,23 +105,20 @@ void Trainer::resume(const ChangesSince& changes) {
     if (changes) changed = changes(*state.job);
   });
   if (!loaded) {
-    start_events_.push_back(event(RunEvent::STARTED, fmt::format("no checkpoint under {} yet", job_.run_dir())));
+    control_.console(fmt::format("no checkpoint under {} yet: starting at step 1", job_.run_dir()));
     return;
   }
   progress_ = loaded->progress;
   batches_->restore(progress_.batches_position);
-  resumed_from_ = saved_step_ = progress_.step;
-  for (const std::string& reason : loaded->passed_over)
-    start_events_.push_back(event(RunEvent::RESUMED, "passed over: " + reason));
-  for (const std::string& change : changed) start_events_.push_back(event(RunEvent::RESUMED, "changed: " + change));
-  start_events_.push_back(event(RunEvent::RESUMED, fmt::format("resumed from {}", loaded->folder.string())));
+  saved_step_ = progress_.step;
+  tell_event(RunEvent::RESUMED, fmt::format("resumed from {}", loaded->folder.string()));
+  for (const std::string& reason : loaded->passed_over) tell_event(RunEvent::RESUMED, "passed over: " + reason);
+  for (const std::string& change : changed) tell_event(RunEvent::RESUMED, "changed: " + change);
 }
 
 TrainingEnd Trainer::train() {
   const std::uint64_t steps = job_.training().steps(), save_every = job_.checkpoint().every_steps(),
                       evaluate_every = job_.evaluation().every_steps();
-  for (const RunEvent& e : start_events_) tell(e, [](Observer& observer, const RunEvent& r) { observer.on_event(r); });
-  start_events_.clear();
   bool going_on = true;
   while (going_on && progress_.step < steps) {
     going_on = train_step();
@@ -225,16 +223,12 @@ void Trainer::tell(const Record& record, Call call) {
   if (engine_.context().rank == 0) call(observer_, record);
 }
 
-RunEvent Trainer::event(int kind, std::string text) const {
-  RunEvent made;
-  made.set_kind(static_cast<RunEvent::Kind>(kind));
-  made.set_step(progress_.step);
-  made.set_text(std::move(text));
-  return made;
-}
-
 void Trainer::tell_event(int kind, std::string text) {
-  tell(event(kind, std::move(text)), [](Observer& observer, const RunEvent& e) { observer.on_event(e); });
+  RunEvent event;
+  event.set_kind(static_cast<RunEvent::Kind>(kind));
+  event.set_step(progress_.step);
+  event.set_text(std::move(text));
+  tell(event, [](Observer& observer, const RunEvent& e) { observer.on_event(e); });
 }
 
 }  // namespace ananke

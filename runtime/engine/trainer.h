@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "ananke/telemetry.pb.h"
 #include "runtime/engine/evaluator.h"
 #include "runtime/engine/routing_tape.h"
 #include "runtime/engine/run_control.h"
@@ -31,8 +30,6 @@ class Trainer {
   // Device, communicators, memory; weights from the seed, or from the newest complete checkpoint when `resume` is set
   // (from the seed when there is none yet).
   void start(bool resume, const ChangesSince& changes = {});
-  // The step of the checkpoint that start() loaded.
-  std::optional<std::uint64_t> resumed_from() const { return resumed_from_; }
   // Until the last step or until some rank is asked to stop. Either way the state is in a checkpoint on return.
   TrainingEnd train();
 
@@ -48,7 +45,6 @@ class Trainer {
   void save();
   template <class Record, class Call>
   void tell(const Record& record, Call call);
-  RunEvent event(int kind, std::string text) const;
   void tell_event(int kind, std::string text);
 
   const Job& job_;
@@ -72,8 +68,7 @@ class Trainer {
 
   Rows rows_;
   TrainingProgress progress_;
-  std::optional<std::uint64_t> resumed_from_, saved_step_, evaluated_step_;
-  std::vector<RunEvent> start_events_;  // told when training begins: observers may need to know where first
+  std::optional<std::uint64_t> saved_step_, evaluated_step_;
   std::uint64_t memory_bytes_ = 0;      // of the rank that holds most
   std::uint64_t reads_ = 0, gathered_ = 0, reduced_ = 0;  // counters as of the step before
 };

@@ -31,8 +31,8 @@ MeshShape mesh_of(const Job& job) {
 }
 
 void print_tables(Trainer& trainer, const Job& job, RunControl& control) {
-  control.console(parameters_text(trainer.engine().table(), job.training().sequence_length()));
-  control.console(plan_text(trainer.plan()));
+  control.console(parameter_table_text(trainer.engine().table(), job.training().sequence_length()));
+  control.console(memory_plan_text(trainer.plan()));
 }
 
 // What changed against the job that wrote a checkpoint, as text; throws where it cannot be.
@@ -58,17 +58,14 @@ int run_worker(const WorkerContext& worker) {
   const RoleContext context{job, worker.site, mesh_of(job), worker.identity.rank, worker.identity.local_size};
   ObserverList observers;
   if (context.rank == 0) {
-    observers.add("console", std::make_unique<ConsoleObserver>(
-                                 job.training().steps(), [&](const std::string& line) { control.console(line); }));
+    const auto print = [&](const std::string& line) { control.console(line); };
+    observers.add("console", std::make_unique<ConsoleObserver>(job, print));
+    observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(job.run_dir()));
   }
   Trainer trainer(make_roles(job, plugins, context), context, worker.control, control, observers);
   if (context.rank == 0) print_tables(trainer, job, control);
   trainer.start(worker.resume, [&](const Job& before) { return changes_since(before, worker.job); });
   log_info("{}", trainer.engine().device().description());
-  if (context.rank == 0) {
-    observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(
-                                     std::filesystem::path(job.run_dir()) / "steps.jsonl", trainer.resumed_from()));
-  }
   const TrainingEnd end = trainer.train();
   control.phase("end", trainer.progress().step);
   return end == TrainingEnd::finished ? 0 : static_cast<int>(ErrorKind::interrupted);
