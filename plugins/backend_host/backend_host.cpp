@@ -10,9 +10,11 @@
 #include "plugins/backend_host/host_communicator.h"
 #include "plugins/backend_host/operators/host_operators.h"
 #include "plugins/backend_host/process_identity.h"
+#include "plugins/backend_host/shared_transport.h"
 #include "plugins/backend_host/thread_pool.h"
 #include "plugins/backend_host/thread_transport.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 #include "runtime/base/units.h"
 #include "runtime/comm/exchange_table.h"
 #include "runtime/plugin/descriptor.h"
@@ -100,40 +102,74 @@ std::string BackendHost::number(const Group& group) {
   return fmt::format("{}/{}", key, made_[key]++);
 }
 
+// Every rank comes to the same decisions from the same answers.
 std::unique_ptr<Transport> BackendHost::make_transport(const Group& group, Rendezvous& rendezvous) {
-  if (transport_ == plugin::BackendHost::GLOO) return connect(group, rendezvous);
-  // Everybody says where it lives; the first also offers a meeting place in its memory.
-  ThreadGroup* offered = group.rank == 0 ? ThreadGroup::create(group.ranks, step_deadline_) : nullptr;
+  using Config = plugin::BackendHost;
+  if (transport_ == Config::GLOO) return by_gloo(group, rendezvous);
+  if (transport_ != Config::SHARED_MEMORY) {
+    const auto processes = rendezvous.exchange(group.key + "/processes", group.ranks, process_identity());
+    const auto other = std::find_if(processes.begin(), processes.end(), [&](auto& p) { return p != processes[0]; });
+    if (other == processes.end()) return by_threads(group, rendezvous);
+    if (transport_ == Config::THREADS) {
+      fail(ErrorKind::config,
+           "backend_host: transport THREADS is for ranks that are threads of one process, but communicator {} has rank "
+           "{} in process {} and rank {} in process {}; use AUTO, SHARED_MEMORY or GLOO",
+           group.name, group.ranks[0], processes[0], group.ranks[static_cast<std::size_t>(other - processes.begin())],
+           *other);
+    }
+  }
+  if (auto shared = by_shared_memory(group, rendezvous)) return shared;
+  return by_gloo(group, rendezvous);
+}
+
+std::unique_ptr<Transport> BackendHost::by_threads(const Group& group, Rendezvous& rendezvous) {
+  // The first rank makes the meeting place; its address is good for all, as they are in one process.
+  ThreadGroup* made = group.rank == 0 ? ThreadGroup::create(group.ranks, step_deadline_) : nullptr;
+  std::vector<std::string> addresses;
   try {
-    const std::string blob =
-        fmt::format("{} {}", process_identity(), offered ? reinterpret_cast<std::uintptr_t>(offered) : 0);
-    const auto blobs = rendezvous.exchange(group.key + "/processes", group.ranks, blob);
-    if (auto seat = take_seat(group, blobs)) return seat;
+    addresses = rendezvous.exchange(group.key + "/threads", group.ranks,
+                                    std::to_string(reinterpret_cast<std::uintptr_t>(made)));
   } catch (...) {
-    if (offered) offered->discard();
+    if (made) made->discard();
     throw;
   }
-  if (offered) offered->discard();
-  return connect(group, rendezvous);
+  return reinterpret_cast<ThreadGroup*>(std::stoull(addresses[0]))->take_seat(group.rank);
 }
 
-// Null where Gloo is to be used.
-std::unique_ptr<Transport> BackendHost::take_seat(const Group& group, const std::vector<std::string>& blobs) {
-  const auto process = [](const std::string& blob) { return blob.substr(0, blob.find(' ')); };
-  for (std::size_t p = 0; p < blobs.size(); ++p) {
-    if (process(blobs[p]) == process(blobs[0])) continue;
-    if (transport_ != plugin::BackendHost::THREADS) return nullptr;
-    fail(
-        ErrorKind::config,
-        "backend_host: transport THREADS is for ranks that are threads of one process, but communicator {} has rank {} "
-        "in process {} and rank {} in process {}; use AUTO or GLOO",
-        group.name, group.ranks[0], process(blobs[0]), group.ranks[p], process(blobs[p]));
+// Null, on all ranks, where one of them cannot.
+std::unique_ptr<Transport> BackendHost::by_shared_memory(const Group& group, Rendezvous& rendezvous) {
+  std::unique_ptr<SharedGroup> shared;
+  std::unique_ptr<Transport> transport;
+  std::string address, trouble;
+  const auto attempt = [&](const auto& action) {
+    try {
+      if (trouble.empty()) action();
+    } catch (const Error& error) {
+      trouble = error.what();
+    }
+  };
+  attempt([&] {
+    shared = std::make_unique<SharedGroup>(group.ranks, group.rank, step_deadline_);
+    address = shared->address();
+  });
+  const auto addresses = rendezvous.exchange(group.key + "/shared", group.ranks, address);
+  attempt([&] { transport = shared->join(addresses); });
+  const auto troubles = rendezvous.exchange(group.key + "/joined", group.ranks, trouble);
+  for (std::size_t p = 0; p < troubles.size(); ++p) {
+    if (troubles[p].empty()) continue;
+    const auto reason = fmt::format("rank {}: {}", group.ranks[p], troubles[p]);
+    if (transport_ == plugin::BackendHost::SHARED_MEMORY) {
+      fail(ErrorKind::config,
+           "backend_host: transport SHARED_MEMORY does not fit communicator {}: {}; use AUTO or GLOO", group.name,
+           reason);
+    }
+    log_info("communicator {} takes Gloo, not shared memory: {}", group.name, reason);
+    return nullptr;
   }
-  const auto address = std::stoull(blobs[0].substr(blobs[0].find(' ') + 1));
-  return reinterpret_cast<ThreadGroup*>(static_cast<std::uintptr_t>(address))->take_seat(group.rank);
+  return transport;
 }
 
-std::unique_ptr<Transport> BackendHost::connect(const Group& group, Rendezvous& rendezvous) {
+std::unique_ptr<Transport> BackendHost::by_gloo(const Group& group, Rendezvous& rendezvous) {
   {
     std::lock_guard lock(mutex_);
     if (!gloo_) gloo_ = std::make_unique<GlooDevice>(network_interface_);

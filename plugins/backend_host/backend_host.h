@@ -37,8 +37,9 @@ class BackendHost final : public Backend {
  private:
   struct Group;
   std::unique_ptr<Transport> make_transport(const Group& group, Rendezvous& rendezvous);
-  std::unique_ptr<Transport> take_seat(const Group& group, const std::vector<std::string>& blobs);
-  std::unique_ptr<Transport> connect(const Group& group, Rendezvous& rendezvous);
+  std::unique_ptr<Transport> by_threads(const Group& group, Rendezvous& rendezvous);
+  std::unique_ptr<Transport> by_shared_memory(const Group& group, Rendezvous& rendezvous);
+  std::unique_ptr<Transport> by_gloo(const Group& group, Rendezvous& rendezvous);
   std::string number(const Group& group);
 
   const int rank_;

@@ -81,8 +81,11 @@ class GlooTransport final : public Transport {
   void assign_landing(std::span<Part> receives);
   void post(std::span<const Part> sends, std::span<const Part> receives);
   void complete();
+  template <class WaitFor>
+  void wait(int peer, Clock::time_point due, WaitFor wait_for);
   void check(int peer, Clock::time_point due);
-  std::vector<int> lost_ranks();
+  bool is_lost(int peer);
+  [[noreturn]] void fail_lost(int peer, const std::string& reason) const;
   void close_connections() noexcept;
 
   const std::shared_ptr<gloo::rendezvous::Context> context_;
@@ -92,8 +95,7 @@ class GlooTransport final : public Transport {
   Buffer landing_;
   std::byte never_received_{};
   std::vector<std::unique_ptr<UnboundBuffer>> sentinels_;  // by peer
-  std::vector<int> lost_at_start_;
-  std::mutex mutex_;  // of what other threads look at
+  std::mutex mutex_;                                       // of what other threads look at
   bool closed_ = false;
   std::vector<Pending> pending_;
 };
@@ -106,12 +108,7 @@ GlooTransport::GlooTransport(std::shared_ptr<gloo::rendezvous::Context> context,
     if (peer == context_->rank) continue;
     auto& sentinel = sentinels_[static_cast<std::size_t>(peer)];
     sentinel = context_->createUnboundBuffer(&never_received_, 1);
-    try {
-      sentinel->recv(peer, sentinel_slot);
-    } catch (const std::exception&) {  // the peer has left already, which matters to those only who call it
-      lost_at_start_.push_back(ranks_[static_cast<std::size_t>(peer)]);
-      sentinel.reset();
-    }
+    sentinel->recv(peer, sentinel_slot);
   }
 }
 
@@ -160,60 +157,70 @@ void GlooTransport::post(std::span<const Part> sends, std::span<const Part> rece
     if (out.bytes) pending.send = context_->createUnboundBuffer(out.data, out.bytes);
     if (in.bytes || out.bytes) pending_.push_back(std::move(pending));
   }
+  int peer = 0;
   try {
     for (auto& pending : pending_) {
-      if (pending.receive) pending.receive->recv(pending.peer, data_slot);
+      peer = pending.peer;
+      if (pending.receive) pending.receive->recv(peer, data_slot);
     }
     for (auto& pending : pending_) {
-      if (pending.send) pending.send->send(pending.peer, data_slot);
+      peer = pending.peer;
+      if (pending.send) pending.send->send(peer, data_slot);
     }
   } catch (const std::exception& error) {
-    fail(ErrorKind::worker_failed, "the connection to {} is lost ({})", format_ranks(lost_ranks()), error.what());
+    fail_lost(peer, error.what());
   }
 }
 
 void GlooTransport::complete() {
-  constexpr auto forever = std::chrono::hours(24 * 365);  // Gloo's own deadline would not name the ranks
   const auto due = Clock::now() + deadline_;
   for (auto& pending : pending_) {
-    try {
-      while (pending.receive && !pending.receive->waitRecv(forever)) check(pending.peer, due);
-      while (pending.send && !pending.send->waitSend(forever)) check(pending.peer, due);
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      fail(ErrorKind::worker_failed, "the connection to {} is lost ({})", format_ranks(lost_ranks()), error.what());
-    }
+    if (pending.receive) wait(pending.peer, due, [&](auto limit) { return pending.receive->waitRecv(limit); });
+    if (pending.send) wait(pending.peer, due, [&](auto limit) { return pending.send->waitSend(limit); });
   }
 }
 
-// Why a wait for `peer` was interrupted.
+// `wait_for` gives false when it was interrupted. A peer that is gone may have left after its last call, with all that
+// belongs to it already here.
+template <class WaitFor>
+void GlooTransport::wait(int peer, Clock::time_point due, WaitFor wait_for) {
+  constexpr std::chrono::milliseconds forever = std::chrono::hours(24 * 365), at_once{1};
+  bool lost = false;
+  try {
+    while (!wait_for(lost ? at_once : forever)) {
+      check(peer, due);
+      lost = is_lost(peer);
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail_lost(peer, lost ? "noticed while waiting" : error.what());
+  }
+}
+
 void GlooTransport::check(int peer, Clock::time_point due) {
-  {
-    std::lock_guard lock(mutex_);
-    if (closed_) fail(ErrorKind::worker_failed, "it was closed on this rank");
-  }
-  if (const auto lost = lost_ranks(); !lost.empty()) {
-    fail(ErrorKind::worker_failed, "the connection to {} is lost", format_ranks(lost));
-  }
+  std::lock_guard lock(mutex_);
+  if (closed_) fail(ErrorKind::worker_failed, "it was closed on this rank");
   if (Clock::now() >= due) {
     fail(ErrorKind::stalled, "rank {} did not come within {}", ranks_[static_cast<std::size_t>(peer)],
          format_duration(std::chrono::duration<double>(deadline_).count()));
   }
 }
 
-std::vector<int> GlooTransport::lost_ranks() {
-  std::vector<int> lost = lost_at_start_;
-  for (std::size_t peer = 0; peer < sentinels_.size(); ++peer) {
-    if (!sentinels_[peer]) continue;
-    try {
-      sentinels_[peer]->abortWaitRecv();  // returns at once, unless there is an error to throw
-      sentinels_[peer]->waitRecv();
-    } catch (const std::exception&) {
-      lost.push_back(ranks_[peer]);
-    }
+bool GlooTransport::is_lost(int peer) {
+  auto& sentinel = sentinels_[static_cast<std::size_t>(peer)];
+  try {
+    sentinel->abortWaitRecv();  // the wait returns at once, unless there is an error to throw
+    sentinel->waitRecv();
+    return false;
+  } catch (const std::exception&) {
+    return true;
   }
-  return lost;
+}
+
+void GlooTransport::fail_lost(int peer, const std::string& reason) const {
+  fail(ErrorKind::worker_failed, "the connection to rank {} is lost ({})", ranks_[static_cast<std::size_t>(peer)],
+       reason);
 }
 
 void GlooTransport::interrupt() {
@@ -338,9 +345,10 @@ std::unique_ptr<Transport> GlooDevice::connect(const Setup& setup, Arena& memory
   ExchangeStore store(setup);
   try {
     context->connectFullMesh(store, impl_->device);
-    // Gloo ends the process where a connection is closed before the other end has taken note of it.
-    setup.exchange("connected", "");
     auto transport = std::make_shared<GlooTransport>(std::move(context), setup.ranks, setup.deadline, memory);
+    // Gloo ends the process where a connection is closed before the other end has taken note of it: nobody leaves
+    // before.
+    setup.exchange("connected", "");
     impl_->watch.add(transport);
     return std::make_unique<WatchedTransport>(std::move(transport));
   } catch (const Error&) {

@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
   }
   const double rate = memcpy_bandwidth();
   std::printf("memcpy of 64 MiB: %.2f GB/s\n", rate / 1e9);
-  for (Wire wire : {Wire::threads, Wire::gloo}) {
+  for (Wire wire : {Wire::threads, Wire::shared, Wire::gloo}) {
     for (const auto& error : run_ranks(ranks, wire, [&](Rank& me) { measure(me, rate); })) {
       if (!error.empty()) std::fprintf(stderr, "%s\n", error.c_str());
     }

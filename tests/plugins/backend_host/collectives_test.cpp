@@ -1,4 +1,4 @@
-// Every collective against a plain computation, on both transports, ranks as threads.
+// Every collective against a plain computation, on every transport, ranks as threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -198,7 +198,8 @@ TEST_P(Collectives, ARankMayHaveNothingToExchange) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, Collectives,
-                         ::testing::Combine(::testing::Values(Wire::threads, Wire::gloo), ::testing::Range(1, 6)),
+                         ::testing::Combine(::testing::Values(Wire::threads, Wire::shared, Wire::gloo),
+                                            ::testing::Range(1, 6)),
                          [](const auto& info) {
                            return fmt::format("{}_{}", name_of(std::get<0>(info.param)), std::get<1>(info.param));
                          });

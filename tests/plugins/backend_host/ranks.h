@@ -1,6 +1,7 @@
 // Ranks as threads, each with a device, a rendezvous and communicators of its own, for the tests of this folder.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -13,14 +14,17 @@
 #include "plugins/backend_host/gloo_transport.h"
 #include "plugins/backend_host/host_communicator.h"
 #include "plugins/backend_host/host_device.h"
+#include "plugins/backend_host/shared_transport.h"
 #include "plugins/backend_host/thread_transport.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/local_rendezvous.h"
 
 namespace ananke::testing {
 
-enum class Wire { threads, gloo };
-inline const char* name_of(Wire wire) { return wire == Wire::threads ? "threads" : "gloo"; }
+enum class Wire { threads, shared, gloo };
+inline const char* name_of(Wire wire) {
+  return wire == Wire::threads ? "threads" : wire == Wire::shared ? "shared" : "gloo";
+}
 
 struct Rank {
   int rank = 0;
@@ -40,7 +44,11 @@ struct Rank {
     }
     const int mine = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
     std::unique_ptr<Transport> transport;
-    if (ranks.size() > 1) transport = wire == Wire::threads ? seat(name, ranks, mine) : connect(name, ranks, mine);
+    if (ranks.size() > 1) {
+      transport = wire == Wire::threads  ? seat(name, ranks, mine)
+                  : wire == Wire::shared ? share(name, ranks, mine)
+                                         : connect(name, ranks, mine);
+    }
     return std::make_unique<HostCommunicator>(HostCommunicator::Setup{name, ranks, mine, delay}, std::move(transport),
                                               device.memory());
   }
@@ -51,6 +59,12 @@ struct Rank {
     if (mine == 0) address = std::to_string(reinterpret_cast<std::uintptr_t>(ThreadGroup::create(ranks, deadline)));
     address = rendezvous->exchange(name, ranks, address)[0];
     return reinterpret_cast<ThreadGroup*>(std::stoull(address))->take_seat(mine);
+  }
+  std::unique_ptr<Transport> share(const std::string& name, const std::vector<int>& ranks, int mine) {
+    SharedGroup group(ranks, mine, deadline);
+    auto transport = group.join(rendezvous->exchange(name + "/shared", ranks, group.address()));
+    rendezvous->exchange(name + "/joined", ranks, "");
+    return transport;
   }
   std::unique_ptr<Transport> connect(const std::string& name, const std::vector<int>& ranks, int mine) {
     const auto exchange = [&](const std::string& step, std::string blob) {
