@@ -49,7 +49,7 @@ std::vector<Case> cases(Rank& me, Communicator& world, Buffer& a, Buffer& b, std
   return {
       {"all_gather", got, [=, &world, &me](Stream& s) { world.all_gather(s, big.slice(me.rank * block, block), big); }},
       {"reduce_scatter", got, [=, &world](Stream& s) { world.reduce_scatter(s, big, other.slice(0, block)); }},
-      {"all_reduce", 2 * got, [=, &world](Stream& s) { world.all_reduce(s, other, Reduction::max); }},
+      {"all_reduce", 2 * got, [=, &world](Stream& s) { world.all_reduce(s, other, Reduction::sum); }},
       {"all_to_all", got, [=, &world](Stream& s) { world.all_to_all(s, big, counts, other, counts); }},
       {"broadcast", bytes, [=, &world](Stream& s) { world.broadcast(s, big, 0); }}};
 }
