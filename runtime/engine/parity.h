@@ -13,8 +13,8 @@ struct ParityOptions {
   int ranks = 1;                    // as threads of this process; rows are dealt to them in turn
   int replicate = 1;                // must divide ranks; the rest is the shard axis
   bool recompute = false;
-  double logits_tolerance = 2e-5;    // absolute
-  double loss_tolerance = 1e-6;      // absolute
+  double logits_tolerance = 2e-5;  // absolute
+  double loss_tolerance = 1e-6;    // absolute
   // Of the tensor's largest element; differences below f32 rounding of the case's largest gradient do not count.
   double gradient_tolerance = 1e-4;
 };

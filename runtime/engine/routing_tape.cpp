@@ -5,13 +5,27 @@
 
 namespace ananke {
 
+namespace {
+
+bool wanted(const Job& job) {
+  return !job.training().record_routing().empty() || !job.training().replay_routing().empty();
+}
+
+}  // namespace
+
+std::vector<PlanLine> RoutingTape::plan(const Job& job) {
+  if (!wanted(job)) return {};
+  const std::uint64_t row = std::uint64_t{job.training().sequence_length()} * job.model().num_experts_per_tok();
+  return {{"routing log", Place::host, row * sizeof(std::int32_t)}};
+}
+
 RoutingTape::RoutingTape(const Job& job, Engine& engine)
     : engine_(engine),
       row_length_(job.training().sequence_length()),
       rows_per_microbatch_(job.training().rows_per_microbatch()),
       k_(job.model().num_experts_per_tok()) {
   const Training& training = job.training();
-  if (training.record_routing().empty() && training.replay_routing().empty()) return;
+  if (!wanted(job)) return;
   std::uint64_t layers = 0;
   for (const Block& block : engine.table().blocks()) layers += block.moe;
   const RoutingShape shape{training.steps(), training.rows_per_step(), layers, static_cast<std::uint64_t>(row_length_),

@@ -13,6 +13,7 @@ class RoutingTape {
  public:
   // Throws Error(config) when recording on more than one rank: rows of a step must all pass here.
   RoutingTape(const Job& job, Engine& engine);
+  static std::vector<PlanLine> plan(const Job& job);
   bool replays() const { return replayed_.has_value(); }
   void before_step(std::uint64_t step, const std::vector<DeviceBatch>& batches);  // fills the pass's decisions
   void after_step(std::uint64_t step, const std::vector<DeviceBatch>& batches);   // reads them back

@@ -20,6 +20,17 @@ StateCheckpoint::StateCheckpoint(Engine& engine, const OptimizerStep& optimizer,
   }
 }
 
+std::vector<PlanLine> StateCheckpoint::plan(const ParameterTable& table, const std::vector<std::string>& chosen,
+                                            const OptimizerMap& optimizers, std::span<const Fragment> fragments) {
+  std::uint64_t bytes = 0;
+  for (const Fragment& fragment : fragments) {
+    const auto index = static_cast<std::size_t>(fragment.parameter);
+    const std::size_t states = optimizers.at(chosen[index])->states(table.parameters()[index]).size();
+    bytes += static_cast<std::uint64_t>(fragment.count) * sizeof(float) * (1 + states);
+  }
+  return {{"checkpoint staging", Place::host, bytes}};
+}
+
 template <class Piece>
 std::vector<Piece> StateCheckpoint::pieces() const {
   std::vector<Piece> pieces;

@@ -14,6 +14,9 @@ class StateCheckpoint {
   // Collective, as Checkpoints is. All arguments outlive it; the optimizer's states are in place.
   StateCheckpoint(Engine& engine, const OptimizerStep& optimizer, Checkpoints& checkpoints);
 
+  static std::vector<PlanLine> plan(const ParameterTable& table, const std::vector<std::string>& chosen,
+                                    const OptimizerMap& optimizers, std::span<const Fragment> fragments);
+
   void save(const TrainingProgress& progress, int keep_last);
   // Fills weights and states on every rank, all replicas. Nothing when there is no checkpoint yet.
   std::optional<LoadedState> load(const ResumeCheck& check);

@@ -3,15 +3,26 @@
 #include <cmath>
 
 namespace ananke {
+namespace {
+
+constexpr std::size_t value_bytes = 4 * sizeof(double);
+constexpr std::size_t small_bytes = 768;  // three scalars, each aligned
+
+}  // namespace
 
 StepScalars::StepScalars(Backend& backend, Communicator& world)
     : backend_(backend),
       world_(world),
-      host_(backend.device().host_memory().allocate(4 * sizeof(double), "step scalars (host)")),
-      values_(backend.device().memory().allocate(4 * sizeof(double), "step scalars")),
-      small_(backend.device().memory().allocate(768, "step scalars")),
+      host_(backend.device().host_memory().allocate(value_bytes, "step scalars (host)")),
+      values_(backend.device().memory().allocate(value_bytes, "step scalars")),
+      small_(backend.device().memory().allocate(small_bytes, "step scalars")),
       before_(backend.device().make_event()),
       after_(backend.device().make_event()) {}
+
+std::vector<PlanLine> StepScalars::plan() {
+  return {{"step scalars", Place::device, value_bytes + small_bytes},
+          {"step scalars (host)", Place::host, value_bytes}};
+}
 
 void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {
   Device& device = backend_.device();
@@ -20,7 +31,7 @@ void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {
   host[0] = host[1] = 0;
   host[2] = stop_requested ? 1 : 0;
   host[3] = static_cast<double>(valid_targets);  // exact below 2^53
-  device.copy(compute, values_.data(), host, 4 * sizeof(double));
+  device.copy(compute, values_.data(), host, value_bytes);
   const TensorView count = values_.view(DType::f64, {1}, 3 * sizeof(double));
   all_reduce(count);
   backend_.operators().elementwise->reciprocal(compute, count, loss_scale());

@@ -2,6 +2,9 @@
 // step's end.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "runtime/comm/communicator.h"
 #include "runtime/roles/backend.h"
 
@@ -10,6 +13,7 @@ namespace ananke {
 class StepScalars {
  public:
   StepScalars(Backend& backend, Communicator& world);
+  static std::vector<PlanLine> plan();
 
   // Before the first backward: sums the ranks' target counts; scale() becomes 1 / that. Clears loss and square sum.
   void begin(std::int64_t valid_targets, bool stop_requested);

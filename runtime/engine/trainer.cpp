@@ -52,18 +52,24 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       optimizer_names_(optimizer_of_each(job_, engine_.table())),
       schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.order)),
       batches_(make_sequential_batches(job_, Split::train, context.rank, context.mesh.ranks())),
+      held_out_(make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks())),
+      evaluates_(held_out_ != nullptr),
       checkpoints_(job_.run_dir(), rendezvous) {}
 
 std::vector<PlanLine> Trainer::plan() const {
-  std::vector<PlanLine> lines = engine_.plan(limits_);
   const Training& training = job_.training();
-  for (PlanLine& line :
-       BatchLoader::plan(limits_.microbatches, training.rows_per_microbatch(), training.sequence_length())) {
-    lines.push_back(std::move(line));
-  }
-  for (PlanLine& line : OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), engine_.owned())) {
-    lines.push_back(std::move(line));
-  }
+  const std::vector<Fragment> owned = engine_.owned();
+  std::vector<PlanLine> lines;
+  const auto add = [&](std::vector<PlanLine> more) {
+    for (PlanLine& line : more) lines.push_back(std::move(line));
+  };
+  add(engine_.plan(limits_));
+  add(BatchLoader::plan(limits_.microbatches, training.rows_per_microbatch(), training.sequence_length()));
+  add(StepScalars::plan());
+  add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
+  add(StateCheckpoint::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
+  if (evaluates_) add(StepScalars::plan());
+  add(RoutingTape::plan(job_));
   return lines;
 }
 
@@ -77,9 +83,8 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(),
                                                engine_.backend(), engine_.parameters().fragments());
   state_ = std::make_unique<StateCheckpoint>(engine_, *optimizer_, checkpoints_);
-  const RoleContext& context = engine_.context();
-  if (auto held_out = make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks())) {
-    evaluator_ = std::make_unique<Evaluator>(engine_, *loader_, std::move(held_out), job_.evaluation().rows(),
+  if (held_out_) {
+    evaluator_ = std::make_unique<Evaluator>(engine_, *loader_, std::move(held_out_), job_.evaluation().rows(),
                                              training.rows_per_microbatch());
   }
   routing_ = std::make_unique<RoutingTape>(job_, engine_);

@@ -55,7 +55,8 @@ class Trainer {
   PassLimits limits_;
   std::vector<std::string> optimizer_names_;  // per parameter
   Schedule schedule_;
-  std::unique_ptr<Batches> batches_;
+  std::unique_ptr<Batches> batches_, held_out_;  // held_out_ goes to the evaluator
+  bool evaluates_;
   Checkpoints checkpoints_;
 
   // Made by start(), in this order.
@@ -69,7 +70,7 @@ class Trainer {
   Rows rows_;
   TrainingProgress progress_;
   std::optional<std::uint64_t> saved_step_, evaluated_step_;
-  std::uint64_t memory_bytes_ = 0;      // of the rank that holds most
+  std::uint64_t memory_bytes_ = 0;                        // of the rank that holds most
   std::uint64_t reads_ = 0, gathered_ = 0, reduced_ = 0;  // counters as of the step before
 };
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <set>
 
 #include "ananke/plugin.pb.h"
 #include "ananke/site.pb.h"
@@ -86,6 +87,19 @@ void collect(Engine& engine, std::mutex& mutex, std::map<std::string, std::vecto
   }
 }
 
+// What is in use after the start is what was announced before it, purpose by purpose.
+void expect_planned(Trainer& trainer) {
+  std::map<std::string, std::uint64_t> planned, used;
+  for (const PlanLine& line : trainer.plan()) planned[line.purpose] += line.bytes;
+  Device& device = trainer.engine().device();
+  std::set<Arena*> arenas = {&device.memory(), &device.host_memory()};
+  for (Arena* arena : arenas) {
+    for (const Arena::Line& line : arena->ledger()) used[line.purpose] += line.bytes;
+  }
+  std::erase_if(planned, [](const auto& line) { return line.second == 0; });
+  EXPECT_EQ(used, planned);
+}
+
 template <class Work>
 void run_ranks(const Job& job, const RunRequest& request, Work work) {
   const std::vector<FoundPlugin> plugins = plugins_of_build();
@@ -123,6 +137,7 @@ RunResult train(Job job, const RunRequest& request) {
     Recorder recorder(request.stop_at_step);
     Trainer trainer(std::move(roles), context, rendezvous, recorder, recorder);
     trainer.start(request.resume);
+    expect_planned(trainer);
     trainer.train();
     collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
     rendezvous.exchange("test done", {}, "");
