@@ -168,6 +168,7 @@ int command_data_info(const std::vector<std::string>& arguments) {
   std::printf("%s ends a document\n", end.c_str());
   std::string source = info.source;
   std::replace(source.begin(), source.end(), '\n', ' ');
+  if (source.size() > 200) source = source.substr(0, 200) + "...";
   std::printf("source           %s (%s of text, hash %s)\n", source.c_str(), format_bytes(info.source_bytes).c_str(),
               info.source_hash.c_str());
   if (check) {
