@@ -10,9 +10,12 @@ int command_data_ngram(const std::vector<std::string>& arguments);
 int command_parity(const std::vector<std::string>& arguments);
 int command_plugins(const std::vector<std::string>& arguments);
 int command_plugins_info(const std::vector<std::string>& arguments);
+int command_run(const std::vector<std::string>& arguments);
+int command_worker(const std::vector<std::string>& arguments);
 
 std::span<const Command> all_commands() {
   static constexpr Command commands[] = {
+      {"run", "train: start the job's workers on this machine and wait for them", command_run},
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
       {"plugins", "list the plugins that are found, and those refused with the reason", command_plugins},
       {"plugins info", "describe one plugin: its config's fields, defaults and limits", command_plugins_info},
@@ -20,6 +23,7 @@ std::span<const Command> all_commands() {
       {"data info", "what a token store holds", command_data_info},
       {"data ngram", "what unigram and bigram models reach on held-out text", command_data_ngram},
       {"parity", "compare a Hugging Face model's logits, loss and gradients with a recorded case", command_parity},
+      {"worker", "one rank of a job; started by `ananke run`", command_worker, true},
   };
   return commands;
 }

@@ -1,0 +1,165 @@
+// `ananke run JOB`: resolves the job, keeps the run folder, starts the workers, says how it ended.
+#include <google/protobuf/text_format.h>
+#include <unistd.h>
+
+#include <boost/program_options.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "ananke/site.pb.h"
+#include "launcher/command.h"
+#include "launcher/console_writer.h"
+#include "launcher/deadlines.h"
+#include "launcher/job_options.h"
+#include "launcher/local_launch.h"
+#include "launcher/run_guard.h"
+#include "runtime/base/log.h"
+#include "runtime/base/units.h"
+#include "runtime/checkpoint/folder.h"
+#include "runtime/config/site.h"
+
+namespace ananke {
+namespace {
+
+namespace po = boost::program_options;
+using Path = std::filesystem::path;
+
+void make_run_dir(const Path& run_dir) {
+  std::error_code error;
+  std::filesystem::create_directories(run_dir / "logs", error);
+  if (error) {
+    fail(ErrorKind::resource, "cannot make the run folder {}: {}; choose another run_dir", run_dir.string(),
+         error.message());
+  }
+}
+
+// A run that would begin at step 1 must not meet an earlier one's checkpoints: they would be taken for its own.
+void check_unused(const Path& run_dir) {
+  const auto found = find_checkpoints(run_dir);
+  if (found.empty()) return;
+  fail(ErrorKind::config,
+       "the run folder {} holds checkpoints up to step {}; go on with --resume, or choose another "
+       "run_dir (--run-dir DIR)",
+       run_dir.string(), found.front().step);
+}
+
+// Whole or not at all, since workers and later resumes read it.
+void write_file(const Path& file, const std::string& text) {
+  const Path partial = file.string() + ".partial";
+  std::ofstream stream(partial, std::ios::trunc);
+  stream << text;
+  stream.close();
+  std::error_code error;
+  if (stream) std::filesystem::rename(partial, file, error);
+  if (!stream || error) {
+    fail(ErrorKind::resource, "cannot write {}: {}; check that the run folder can be written and has room",
+         file.string(), error ? error.message() : std::strerror(errno));
+  }
+}
+
+std::string text_of(const Site& site) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(site, &text);
+  return text;
+}
+
+std::string time_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+// argv[0] is the path of the running file, so that tools that look at processes see which build it is.
+LaunchSpec worker_spec(const Path& run_dir, const Site& site, int ranks, bool resume) {
+  LaunchSpec spec;
+  spec.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  spec.arguments = {spec.program, "worker",
+                    "--job",      (run_dir / "job.textproto").string(),
+                    "--site",     (run_dir / "site.textproto").string()};
+  if (resume) spec.arguments.push_back("--resume");
+  spec.ranks = ranks;
+  spec.run_dir = run_dir;
+  spec.deadlines = control_deadlines(site);
+  spec.grace = grace_of(site);
+  return spec;
+}
+
+// As a shell reads it.
+std::string quoted(const std::string& word) {
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-+=./:,@%") == std::string::npos;
+  if (plain) return word;
+  std::string text = "'";
+  for (char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+void print_end(const LaunchResult& result, const std::vector<std::string>& words, const Path& run_dir) {
+  const auto kind = static_cast<ErrorKind>(result.exit_code);
+  if (result.exit_code == 0) return;
+  if (!result.report.empty()) std::fprintf(stderr, "ananke: %s\n", result.report.c_str());
+  std::fprintf(stderr, "ananke: exit code %d (%s)\n", result.exit_code, name_of(kind));
+  bool usable = false;
+  for (const FoundCheckpoint& checkpoint : find_checkpoints(run_dir)) usable = usable || checkpoint.complete();
+  if (!usable) return;
+  std::string again = "ananke run";
+  for (const std::string& word : words) {
+    if (word != "--resume") again += " " + quoted(word);
+  }
+  std::fprintf(stderr, "ananke: to go on from the newest checkpoint: %s --resume\n", again.c_str());
+}
+
+int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, bool resume) {
+  const Path run_dir = std::filesystem::absolute(loaded.job.run_dir());
+  const int ranks = static_cast<int>(loaded.job.resolved().ranks());
+  make_run_dir(run_dir);
+  const RunGuard guard(run_dir);
+  if (!resume) check_unused(run_dir);
+  loaded.job.mutable_resolved()->set_started(time_now());
+  write_file(run_dir / "job.textproto", print_job(loaded));
+  write_file(run_dir / "site.textproto", text_of(site));
+  open_log(run_dir / "logs" / "launcher.log", "launcher", LogLevel::info);
+  LaunchResult result;
+  {
+    ConsoleWriter console(STDOUT_FILENO);
+    LaunchSpec spec = worker_spec(run_dir, site, ranks, resume);
+    spec.console = [&](const std::string& line) { console.add(line); };
+    console.add(fmt::format("{}: {} ranks, run folder {}, one log per rank in {}", loaded.job.name(), ranks,
+                            run_dir.string(), (run_dir / "logs").string()));
+    result = launch_local(spec);
+  }
+  if (result.exit_code != 0) log_info("exit code {}; {}", result.exit_code, result.report);
+  print_end(result, words, run_dir);
+  return result.exit_code;
+}
+
+}  // namespace
+
+int command_run(const std::vector<std::string>& words) {
+  po::options_description own("running");
+  own.add_options()("resume", "go on from the newest complete checkpoint of the run folder, where there is one");
+  po::variables_map values;
+  const JobArguments arguments = parse_job_arguments(words, "run", &own, &values);
+  if (arguments.help) return 0;
+  const Site site = load_site(arguments.site);
+  LoadedJob loaded = load_job(arguments.job);
+  if (arguments.print_config) {
+    std::fputs(print_job(loaded).c_str(), stdout);
+    return 0;
+  }
+  if (site.start() != Site::LOCAL) {
+    fail(ErrorKind::config,
+         "site '{}' starts workers by srun, which this version does not; use a site with start: LOCAL", site.name());
+  }
+  return launch(words, loaded, site, values.count("resume") != 0);
+}
+
+}  // namespace ananke

@@ -1,0 +1,130 @@
+// `ananke worker`: one rank of a job. Started by `ananke run`, or by srun; not for people.
+#include <unistd.h>
+
+#include <boost/program_options.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "ananke/site.pb.h"
+#include "launcher/arguments.h"
+#include "launcher/command.h"
+#include "launcher/deadlines.h"
+#include "launcher/local_launch.h"
+#include "launcher/worker_signals.h"
+#include "runtime/base/log.h"
+#include "runtime/bootstrap/identity.h"
+#include "runtime/config/job.h"
+#include "runtime/config/site.h"
+#include "runtime/control/control_client.h"
+#include "runtime/engine/worker.h"
+
+namespace ananke {
+namespace {
+
+namespace po = boost::program_options;
+
+struct Arguments {
+  std::filesystem::path job, site;
+  bool resume = false;
+};
+
+Arguments parse(const std::vector<std::string>& words) {
+  po::options_description options;
+  options.add_options()("job", po::value<std::string>())("site", po::value<std::string>())("resume", "");
+  po::variables_map values;
+  read_arguments(words, options, po::positional_options_description(), &values);
+  if (values.count("job") == 0 || values.count("site") == 0) {
+    fail(ErrorKind::usage, "a worker needs --job and --site; start the job with `ananke run`");
+  }
+  return {values["job"].as<std::string>(), values["site"].as<std::string>(), values.count("resume") != 0};
+}
+
+std::string required_variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') {
+    fail(ErrorKind::usage, "{} is not set: a worker is started by `ananke run`, which tells it where the launcher is",
+         name);
+  }
+  return value;
+}
+
+// The launcher has redirected our standard error into this very file, unless somebody else started us.
+bool is_standard_error(const std::filesystem::path& file) {
+  std::error_code different;
+  return std::filesystem::equivalent("/proc/self/fd/2", file, different);
+}
+
+void open_rank_log(const Arguments& arguments, int rank) {
+  const std::filesystem::path logs = arguments.job.parent_path() / "logs";
+  std::filesystem::create_directories(logs);
+  const std::filesystem::path file = logs / fmt::format("rank-{}.log", rank);
+  const LogEcho echo = is_standard_error(file) ? LogEcho::none : LogEcho::warnings;
+  open_log(file, fmt::format("rank {}", rank), LogLevel::info, echo);
+}
+
+std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlines& deadlines) {
+  ControlClientOptions options;
+  options.address = required_variable(control_variable);
+  options.secret = required_variable(secret_variable);
+  // Nothing that this process starts or loads needs it.
+  unsetenv(secret_variable);
+  options.rank = me.rank;
+  options.size = me.size;
+  options.host = me.host;
+  options.join_deadline = deadlines.join;
+  options.exchange_deadline = deadlines.exchange;
+  // The other threads may be deep in a collective that never ends: leave without them. What is on disk is complete or
+  // recognised as incomplete at any moment.
+  options.on_end = [](const Error& error) {
+    log_error("this worker ends: {}", error.what());
+    flush_log();
+    _exit(static_cast<int>(error.kind()));
+  };
+  return ControlClient::connect(std::move(options));
+}
+
+// The exit code. The launcher hears of a failure before this process ends.
+int work(const Arguments& arguments, const Site& site, const Identity& me, ControlClient& control) {
+  const auto report = [&](ErrorKind kind, const std::string& message) {
+    log_error("{}", message);
+    flush_log();
+    control.fail(kind, message);
+    return static_cast<int>(kind);
+  };
+  try {
+    control.set_phase("reading the job");
+    const LoadedJob job = load_resolved_job(arguments.job);
+    const int code = run_worker({job, site, me, control, arguments.resume});
+    control.finish(code);
+    return code;
+  } catch (const Error& error) {
+    return report(error.kind(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(ErrorKind::resource, "out of memory");
+  } catch (const std::exception& error) {
+    return report(ErrorKind::internal, fmt::format("unexpected {}", error.what()));
+  }
+}
+
+}  // namespace
+
+int command_worker(const std::vector<std::string>& words) {
+  WorkerSignals signals;  // before there are other threads
+  std::signal(SIGPIPE, SIG_IGN);
+  const Arguments arguments = parse(words);
+  const Site site = load_site(arguments.site);
+  const ControlDeadlines deadlines = control_deadlines(site);
+  const Identity me = identify(deadlines.join);
+  open_rank_log(arguments, me.rank);
+  log_info("rank {} of {} on {} (local {} of {}, node {}), process {}, by {}", me.rank, me.size, me.host, me.local_rank,
+           me.local_size, me.node_index, getpid(), me.source);
+  const std::unique_ptr<ControlClient> control = join_job(me, deadlines);
+  signals.tell(*control);
+  const int code = work(arguments, site, me, *control);
+  signals.forget();
+  log_info("leaving with code {}", code);
+  return code;
+}
+
+}  // namespace ananke
