@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "launcher/arguments.h"
 #include "launcher/command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
@@ -38,20 +39,12 @@ class DataOptions {
     po::options_description all;
     all.add(visible_).add(hidden_);
     po::variables_map values;
-    try {
-      const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-      po::store(po::command_line_parser(arguments).options(all).positional(places_).style(style).run(), values);
-      if (values.count("help")) {
-        std::ostringstream text;
-        text << visible_;
-        std::printf("usage: ananke data %s %s\n\n%s", verb_.c_str(), usage_.c_str(), text.str().c_str());
-        return false;
-      }
-      po::notify(values);
-    } catch (const po::error& error) {
-      misused(error.what());
-    }
-    return true;
+    read_arguments(arguments, all, places_, &values);
+    if (!values.count("help")) return true;
+    std::ostringstream text;
+    text << visible_;
+    std::printf("usage: ananke data %s %s\n\n%s", verb_.c_str(), usage_.c_str(), text.str().c_str());
+    return false;
   }
   [[noreturn]] void misused(const std::string& what) const {
     fail(ErrorKind::usage, "data {}: {}; usage: ananke data {} {}", verb_, what, verb_, usage_);

@@ -28,7 +28,7 @@ TEST(CommandData, RefusesWrongUse) {
   EXPECT_NAMES(misused("import", {}), "--output is missing");
   EXPECT_NAMES(misused("import", {"--output", "x.h5"}), "no INPUT");
   EXPECT_NAMES(misused("import", {"--output", "x.h5", "--tokenizer", "byte", "a.txt"}), "there is: bytes");
-  EXPECT_NAMES(misused("import", {"--outptu", "x.h5", "a.txt"}), "--outptu");
+  EXPECT_NAMES(misused("import", {"--outptu", "x.h5", "a.txt"}), "--output");
   EXPECT_NAMES(misused("info", {}), "exactly one FILE");
   EXPECT_NAMES(misused("info", {"a", "b"}), "exactly one FILE");
   EXPECT_NAMES(misused("ngram", {"--train", "x.h5"}), "both needed");
