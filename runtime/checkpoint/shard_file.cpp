@@ -1,6 +1,8 @@
 #include "runtime/checkpoint/shard_file.h"
 
+#include <fcntl.h>
 #include <hdf5.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -83,17 +85,67 @@ hid_t access_properties() {
   return access;
 }
 
-void write_attribute(const Dataset& dataset, const std::filesystem::path& path, const char* name,
-                     std::span<const std::uint64_t> values) {
+// The library never lets go of a file whose last writes fail, and so keeps its space taken: it lets go when they end
+// in memory.
+void abandon(const FileId& file) {
+  void* descriptor = nullptr;
+  const int memory = ::memfd_create("abandoned checkpoint file", MFD_CLOEXEC);
+  if (memory < 0) return;
+  if (H5Fget_vfd_handle(file.get(), H5P_DEFAULT, &descriptor) >= 0) {
+    ::dup3(memory, *static_cast<int*>(descriptor), O_CLOEXEC);
+  }
+  ::close(memory);
+}
+
+// A new file without datasets, as bytes: H5Fcreate keeps a file it could not finish creating, so we create it.
+std::string empty_file() {
+  const Properties access(H5Pcreate(H5P_FILE_ACCESS));
+  H5Pset_fapl_core(access.get(), 4096, false);  // in memory only
+  const FileId file(H5Fcreate("empty", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
+  H5Fflush(file.get(), H5F_SCOPE_GLOBAL);
+  const ssize_t bytes = H5Fget_file_image(file.get(), nullptr, 0);
+  ANANKE_CHECK(bytes > 0, "an empty HDF5 file of {} bytes", bytes);
+  std::string image(static_cast<std::size_t>(bytes), '\0');
+  H5Fget_file_image(file.get(), image.data(), image.size());
+  return image;
+}
+
+class ShardWriter {
+ public:
+  // `path` is an empty HDF5 file.
+  explicit ShardWriter(const std::filesystem::path& path)
+      : path_(path), access_(access_properties()), file_(H5Fopen(path.c_str(), H5F_ACC_RDWR, access_.get())) {
+    require(file_.get() >= 0, path_, "open");
+  }
+  void write(const StateFragment& fragment, std::uint64_t checksum);
+  void close() {
+    written(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL) >= 0, "the last of");
+    require(file_.close(), path_, "close");
+  }
+
+ private:
+  void write_attribute(const Dataset& dataset, const char* name, std::span<const std::uint64_t> values);
+  void written(bool success, std::string_view what) const {
+    if (success) return;
+    const std::string why = library_reason();
+    abandon(file_);
+    fail(ErrorKind::checkpoint, "cannot write {} {}: {}", what, path_.string(), why);
+  }
+
+  std::filesystem::path path_;
+  Properties access_;
+  FileId file_;
+};
+
+void ShardWriter::write_attribute(const Dataset& dataset, const char* name, std::span<const std::uint64_t> values) {
   const hsize_t count = values.size();
   const Space space(H5Screate_simple(1, &count, nullptr));
   const Attribute attribute(H5Acreate2(dataset.get(), name, H5T_STD_U64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT));
-  require(attribute.get() >= 0, path, "write");
-  require(H5Awrite(attribute.get(), H5T_NATIVE_UINT64, values.data()) >= 0, path, "write");
+  written(attribute.get() >= 0, "an attribute to");
+  written(H5Awrite(attribute.get(), H5T_NATIVE_UINT64, values.data()) >= 0, "an attribute to");
 }
 
-void write_fragment(const FileId& file, const std::filesystem::path& path, const StateFragment& fragment,
-                    std::uint64_t checksum) {
+void ShardWriter::write(const StateFragment& fragment, std::uint64_t checksum) {
   const auto count = static_cast<hsize_t>(fragment.count);
   const Space space(H5Screate_simple(1, &count, nullptr));
   const Properties links(H5Pcreate(H5P_LINK_CREATE));
@@ -103,16 +155,15 @@ void write_fragment(const FileId& file, const std::filesystem::path& path, const
   H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER);
   const std::string name = fragment.parameter + "/" + fragment.state;
   const Dataset dataset(
-      H5Dcreate2(file.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), links.get(), layout.get(), H5P_DEFAULT));
-  require(dataset.get() >= 0, path, "write " + name + " to");
-  const bool written = H5Dwrite(dataset.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, fragment.data) >= 0;
-  require(written, path, "write " + name + " to");
+      H5Dcreate2(file_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), links.get(), layout.get(), H5P_DEFAULT));
+  written(dataset.get() >= 0, name + " to");
+  written(H5Dwrite(dataset.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, fragment.data) >= 0, name + " to");
   std::vector<std::uint64_t> shape;
   for (int i = 0; i < fragment.shape.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(fragment.shape[i]));
   if (shape.empty()) shape.push_back(1);  // a scalar: HDF5 attributes cannot be empty
-  write_attribute(dataset, path, "shape", shape);
-  write_attribute(dataset, path, "begin", std::array{static_cast<std::uint64_t>(fragment.begin)});
-  write_attribute(dataset, path, "checksum", std::array{checksum});
+  write_attribute(dataset, "shape", shape);
+  write_attribute(dataset, "begin", std::array{static_cast<std::uint64_t>(fragment.begin)});
+  write_attribute(dataset, "checksum", std::array{checksum});
 }
 
 std::uint64_t checksum_of(const float* data, std::int64_t count) {
@@ -126,11 +177,10 @@ std::vector<std::uint64_t> write_shard(const std::filesystem::path& path, std::s
   for (const StateFragment& fragment : fragments) checksums.push_back(checksum_of(fragment.data, fragment.count));
   {
     const Library library;
-    const Properties access(access_properties());
-    FileId file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()));
-    require(file.get() >= 0, path, "create");
-    for (std::size_t i = 0; i < fragments.size(); ++i) write_fragment(file, path, fragments[i], checksums[i]);
-    require(file.close(), path, "write the end of");
+    write_durably(path, empty_file());
+    ShardWriter file(path);
+    for (std::size_t i = 0; i < fragments.size(); ++i) file.write(fragments[i], checksums[i]);
+    file.close();
   }
   sync_path(path);
   return checksums;

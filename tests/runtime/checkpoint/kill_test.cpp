@@ -1,6 +1,7 @@
 // Real kills: a child process saves in a loop and is killed at some moment; whatever it left must load.
-#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -82,6 +83,56 @@ TEST_F(CheckpointTest, AFullDiskFailsOnEveryRankAndTheOlderOneStays) {
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints_folder(run_dir))) {
     EXPECT_FALSE(is_leftover(entry.path().filename().string())) << entry.path();
   }
+}
+
+// A file system of 3 MB for this process alone; false where that is not allowed.
+bool mount_small_disk(const std::filesystem::path& folder) {
+  return ::unshare(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) == 0 &&
+         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", folder.c_str(), "tmpfs", 0, "size=3m") == 0;
+}
+
+// Open descriptors of files that are gone, whose space is not free yet.
+int open_but_removed(const std::filesystem::path& folder) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    count += std::filesystem::read_symlink(entry, gone).string().starts_with(folder.string());
+  }
+  return count;
+}
+
+TEST_F(CheckpointTest, ADiskThatFillsUpTakesBackItsSpaceAndTheRunCanGoOn) {
+  constexpr int not_allowed = 77;
+  std::filesystem::create_directories(run_dir);
+  const pid_t child = fork_child([&] {
+    if (!mount_small_disk(run_dir)) return not_allowed;
+    std::uint64_t step = 0;
+    // Elements of each of 4 ranks: fits, fills up while data are written, fits, hardly the first bytes fit, fits.
+    for (const int count : {1000, 250'000, 150'000, 180'000, 1000}) {
+      ++step;
+      const bool fits = count < 160'000;
+      const auto errors = as_ranks(4, [&](int rank, Rendezvous& rendezvous) {
+        const std::vector<float> data(static_cast<std::size_t>(count), 1.0f);
+        const StateFragment mine{"w", "weight", {4 * count}, rank * count, count, data.data()};
+        Checkpoints(run_dir, rendezvous).save({step, 0, 0, ""}, test_job(), std::span(&mine, 1), 1);
+      });
+      for (const auto& error : errors) {
+        if (error != errors[0] || error.empty() != fits ||
+            (!fits && error.find("free space or inodes") == error.npos)) {
+          fmt::print(stderr, "step {}: '{}'\n", step, error);
+          return 1;
+        }
+      }
+      if (open_but_removed(run_dir) != 0) return 2;
+    }
+    const auto found = find_checkpoints(run_dir);
+    return found.size() == 1 && found[0].complete() && found[0].step == 5 ? 0 : 3;
+  });
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == not_allowed) GTEST_SKIP() << "no mounts here";
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace
