@@ -18,7 +18,8 @@ function(ananke_test)
   target_compile_definitions(${target} PRIVATE ANANKE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              ANANKE_BINARY_DIR="${CMAKE_BINARY_DIR}")
   gtest_discover_tests(${target} TEST_PREFIX "${T_NAME}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT})
+                       PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
+                       ENVIRONMENT TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp)
 endfunction()
 
 # ananke_plugin(NAME adamw ROLE optimizer VERSION 1.0 DESCRIPTION "one line" SOURCES adamw.cpp ... [LIBRARIES ...]

@@ -6,12 +6,16 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <csignal>
+#include <fstream>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -26,27 +30,59 @@ using gloo::transport::UnboundBuffer;
 // A connection's messages of one slot keep their order, which is all that is needed.
 constexpr std::uint64_t data_slot = 0, sentinel_slot = 1;
 
+// Ranks with equal ones reach each other over loopback.
+std::string network_of_this_process() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  char space[128] = "", host[256] = "";
+  if (readlink("/proc/self/ns/net", space, sizeof space - 1) < 0) space[0] = 0;
+  gethostname(host, sizeof host - 1);
+  return fmt::format("{} {} {}", host, boot, space);
+}
+
 // Gloo sets its host name under "rank_R", then its addresses under "R", then asks for both of every peer: one exchange
 // at the second set answers everything (host names serve an option of Gloo's that is not used here).
 class ExchangeStore final : public gloo::rendezvous::Store {
  public:
-  explicit ExchangeStore(const GlooDevice::Setup& setup) : setup_(setup) {}
+  ExchangeStore(const GlooDevice::Setup& setup, bool loopback) : setup_(setup), loopback_(loopback) {}
   void set(const std::string& key, const std::vector<char>& data) override {
-    if (!is_host(key)) blobs_ = setup_.exchange("addresses", std::string(data.begin(), data.end()));
+    if (is_host(key)) return;
+    blobs_ = setup_.exchange("addresses", network_of_this_process() + "\n" + std::string(data.begin(), data.end()));
+    if (loopback_) check_loopback();
   }
   std::vector<char> get(const std::string& key) override {
     if (is_host(key)) return {'-'};
     const std::string& blob = blobs_.at(std::stoul(key));
-    return {blob.begin(), blob.end()};
+    return {blob.begin() + static_cast<std::ptrdiff_t>(blob.find('\n')) + 1, blob.end()};
   }
   void wait(const std::vector<std::string>&) override {}
   void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) override {}
 
  private:
   static bool is_host(const std::string& key) { return key.starts_with("rank_"); }
+  void check_loopback() const {
+    const auto network = [&](std::size_t p) { return blobs_[p].substr(0, blobs_[p].find('\n')); };
+    const auto host = [&](std::size_t p) { return blobs_[p].substr(0, blobs_[p].find(' ')); };
+    for (std::size_t p = 1; p < blobs_.size(); ++p) {
+      if (network(p) == network(0)) continue;
+      fail(ErrorKind::config,
+           "backend_host: rank {} on {} and rank {} on {} have no loopback in common; set network_interface in the "
+           "site to the interface that the hosts reach each other by",
+           setup_.ranks[0], host(0), setup_.ranks[p], host(p));
+    }
+  }
+
   const GlooDevice::Setup& setup_;
+  const bool loopback_;
   std::vector<std::string> blobs_;
 };
+
+[[noreturn]] void fail_to_listen(const std::string& interface, const char* reason) {
+  fail(ErrorKind::config,
+       "backend_host cannot listen on network interface '{}' ({}); name an interface that is up (`ip address` lists "
+       "them) or an address of this host in the site's network_interface or the plugin's",
+       interface, reason);
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -97,6 +133,7 @@ class GlooTransport final : public Transport {
   std::vector<std::unique_ptr<UnboundBuffer>> sentinels_;  // by peer
   std::mutex mutex_;                                       // of what other threads look at
   bool closed_ = false;
+  std::optional<Clock::time_point> close_at_;
   std::vector<Pending> pending_;
 };
 
@@ -224,11 +261,19 @@ void GlooTransport::fail_lost(int peer, const std::string& reason) const {
 }
 
 void GlooTransport::interrupt() {
-  std::lock_guard lock(mutex_);
-  for (auto& pending : pending_) {
-    if (pending.receive) pending.receive->abortWaitRecv();
-    if (pending.send) pending.send->abortWaitSend();
+  bool close = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& pending : pending_) {
+      if (pending.receive) pending.receive->abortWaitRecv();
+      if (pending.send) pending.send->abortWaitSend();
+    }
+    if (close_at_ && Clock::now() >= *close_at_) {
+      close_at_.reset();
+      close = true;
+    }
   }
+  if (close) close_connections();
 }
 
 void GlooTransport::leave() noexcept {
@@ -239,9 +284,15 @@ void GlooTransport::leave() noexcept {
   interrupt();
 }
 
+// Closing throws away what is still on its way, so that the others' waits end. Where nothing is under way here, as at
+// the end of a job, they are given the time to get what belongs to the last call.
 void GlooTransport::abort() noexcept {
-  leave();
-  close_connections();  // so that the others' waits end, too
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    if (!close_at_) close_at_ = Clock::now() + (pending_.empty() ? std::chrono::seconds(1) : std::chrono::seconds(0));
+  }
+  interrupt();
 }
 
 void GlooTransport::close_connections() noexcept {
@@ -250,6 +301,20 @@ void GlooTransport::close_connections() noexcept {
   } catch (const std::exception&) {
     // A connection that cannot be closed is gone already.
   }
+}
+
+// A numeric address; Gloo's own look-up goes on with a pointer to nowhere when it finds none.
+std::string resolve(const std::string& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  char text[NI_MAXHOST] = "";
+  int result = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (result == 0) {
+    result = getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+    freeaddrinfo(found);
+  }
+  if (result != 0) fail_to_listen(host, gai_strerror(result));
+  return text;
 }
 
 // Interrupts the waits of all transports of a process a few times a second.
@@ -310,30 +375,29 @@ class WatchedTransport final : public Transport {
 
 struct GlooDevice::Impl {
   std::shared_ptr<gloo::transport::Device> device;
+  bool loopback = false;
   Watch watch;
 };
 
 GlooDevice::GlooDevice(const std::string& interface) : impl_(std::make_unique<Impl>()) {
-  sigset_t before;
-  pthread_sigmask(SIG_BLOCK, nullptr, &before);
-  block_sigpipe();  // for Gloo's thread, which inherits it
   gloo::transport::tcp::attr attributes;
   if (interface.empty()) {
     attributes.hostname = "127.0.0.1";
+    impl_->loopback = true;
   } else if (if_nametoindex(interface.c_str()) != 0) {
     attributes.iface = interface;
   } else {
-    attributes.hostname = interface;
+    attributes.hostname = resolve(interface);
   }
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, nullptr, &before);
+  block_sigpipe();  // for Gloo's thread, which inherits it
   try {
     impl_->device = gloo::transport::tcp::CreateDevice(attributes);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   } catch (const std::exception& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    fail(ErrorKind::config,
-         "backend_host cannot listen on network interface '{}' ({}); name an interface that is up (`ip address` lists "
-         "them) or an address of this host in the site's network_interface or the plugin's interface",
-         interface, error.what());
+    fail_to_listen(interface, error.what());
   }
 }
 
@@ -342,7 +406,7 @@ GlooDevice::~GlooDevice() = default;
 std::unique_ptr<Transport> GlooDevice::connect(const Setup& setup, Arena& memory) {
   auto context = std::make_shared<gloo::rendezvous::Context>(setup.rank, static_cast<int>(setup.ranks.size()));
   context->setTimeout(std::max(setup.connect_deadline / 5, std::chrono::milliseconds(1)));  // Gloo waits five times it
-  ExchangeStore store(setup);
+  ExchangeStore store(setup, impl_->loopback);
   try {
     context->connectFullMesh(store, impl_->device);
     auto transport = std::make_shared<GlooTransport>(std::move(context), setup.ranks, setup.deadline, memory);

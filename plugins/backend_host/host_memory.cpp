@@ -18,10 +18,11 @@ constexpr std::size_t alignment = 256;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 #ifdef ANANKE_SANITIZED
 constexpr std::size_t smallest_mapped = std::numeric_limits<std::size_t>::max();
+constexpr std::size_t largest = std::size_t{1} << 38;  // they end the process when asked for more than they can
 #else
 constexpr std::size_t smallest_mapped = huge_page / 2;
-#endif
 constexpr std::size_t largest = std::size_t{1} << 56;
+#endif
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 

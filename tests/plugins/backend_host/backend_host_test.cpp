@@ -64,6 +64,32 @@ TEST(BackendHostMisuse, NamesAnInterfaceThatIsNotThere) {
       << error;
 }
 
+TEST(BackendHostMisuse, LoopbackIsRefusedBetweenHosts) {
+  // What another host would say, put in place of rank 1's words.
+  class OtherHost final : public Rendezvous {
+   public:
+    explicit OtherHost(Rendezvous& real) : real_(real) {}
+    int rank() const override { return real_.rank(); }
+    int size() const override { return real_.size(); }
+    std::vector<std::string> exchange(const std::string& key, std::span<const int> members, std::string blob) override {
+      if (rank() == 1 && key.ends_with("addresses")) blob = "node7 another-boot net:[1]" + blob.substr(blob.find('\n'));
+      return real_.exchange(key, members, blob);
+    }
+
+   private:
+    Rendezvous& real_;
+  };
+  const auto error = as_ranks(2, [](int rank, Rendezvous& real) {
+    OtherHost rendezvous(real);
+    Setting setting;
+    setting.config.set_transport(Config::GLOO);
+    auto backend = setting.make(rank, 2);
+    backend.make_communicator("world", std::vector<int>{0, 1}, rendezvous);
+  });
+  EXPECT_NE(error.find("config: backend_host: rank 0 on "), std::string::npos) << error;
+  EXPECT_NE(error.find("and rank 1 on node7 have no loopback in common; set network_interface"), std::string::npos);
+}
+
 TEST(BackendHostMisuse, RefusesGroupsThatCannotBe) {
   auto world = LocalWorld::create(65, std::chrono::seconds(1));
   auto rendezvous = world->join(0);
