@@ -11,8 +11,11 @@
 namespace ananke::host {
 namespace {
 
-// Rows of one task at most: whole products of a group where it is smaller.
-constexpr std::int64_t rows_per_task = 256;
+// Rows of one task at most, from the rows in use: enough tasks to share, enough rows for fast products.
+std::int64_t rows_per_task(std::int64_t used) {
+  constexpr std::int64_t wanted_tasks = 8, fewest = 64, most = 256;
+  return std::clamp((used / wanted_tasks + 31) / 32 * 32, fewest, most);
+}
 
 struct Saved {
   float *gate, *up;  // outputs, [R, F]
@@ -80,18 +83,19 @@ void check_offsets(const GroupedMlp::Sizes& n, const std::int32_t* offsets) {
   }
 }
 
-// Runs body(group, begin, end) over pieces of at most rows_per_task rows that lie in one group.
+// Runs body(group, begin, end) over pieces of at most rows_per_task() rows that lie in one group.
 template <class Body>
 void for_row_pieces(ThreadPool& pool, std::int64_t groups, const std::int32_t* offsets, std::int64_t* first_task,
                     const Body& body) {
+  const std::int64_t piece = rows_per_task(offsets[groups]);
   first_task[0] = 0;
   for (std::int64_t g = 0; g < groups; ++g) {
-    first_task[g + 1] = first_task[g] + (offsets[g + 1] - offsets[g] + rows_per_task - 1) / rows_per_task;
+    first_task[g + 1] = first_task[g] + (offsets[g + 1] - offsets[g] + piece - 1) / piece;
   }
   pool.run(first_task[groups], [&](std::int64_t task, int) {
     const std::int64_t group = std::upper_bound(first_task, first_task + groups + 1, task) - first_task - 1;
-    const std::int64_t begin = offsets[group] + (task - first_task[group]) * rows_per_task;
-    body(group, begin, std::min<std::int64_t>(begin + rows_per_task, offsets[group + 1]));
+    const std::int64_t begin = offsets[group] + (task - first_task[group]) * piece;
+    body(group, begin, std::min<std::int64_t>(begin + piece, offsets[group + 1]));
   });
 }
 
