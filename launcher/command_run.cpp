@@ -150,7 +150,7 @@ int command_run(const std::vector<std::string>& words) {
   const JobArguments arguments = parse_job_arguments(words, "run", &own, &values);
   if (arguments.help) return 0;
   const Site site = load_site(arguments.site);
-  LoadedJob loaded = load_job(arguments.job);
+  LoadedJob loaded = load_checked_job(arguments);
   if (arguments.print_config) {
     std::fputs(print_job(loaded).c_str(), stdout);
     return 0;
