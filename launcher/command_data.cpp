@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <sstream>
 
 #include "launcher/arguments.h"
@@ -86,19 +87,22 @@ class ProgressLine {
   std::chrono::steady_clock::time_point last_ = begin_;
 };
 
+// In memory for as many numbers as there are different lengths: fewer than sqrt(2 x tokens).
 void print_lengths(const TokenStore& store) {
-  std::vector<std::uint64_t> lengths;
-  std::uint64_t targets = 0;
+  std::map<std::uint64_t, std::uint64_t> documents_of;  // length -> how many
   for (std::uint64_t document = 0; document < store.info().documents; ++document) {
-    lengths.push_back(store.length(document));
-    targets += lengths.back() - std::min<std::uint64_t>(lengths.back(), 1);
+    ++documents_of[store.length(document)];
   }
-  std::printf("targets          %llu (tokens but each document's first)\n", static_cast<unsigned long long>(targets));
-  if (lengths.empty()) return;
-  std::sort(lengths.begin(), lengths.end());
-  std::printf(
-      "document length  %llu shortest, %llu median, %llu longest\n", static_cast<unsigned long long>(lengths.front()),
-      static_cast<unsigned long long>(lengths[lengths.size() / 2]), static_cast<unsigned long long>(lengths.back()));
+  std::printf("targets          %llu (tokens but each document's first)\n",
+              static_cast<unsigned long long>(store.targets()));
+  if (documents_of.empty()) return;
+  std::uint64_t below = 0;
+  auto median = documents_of.begin();
+  while (below + median->second <= store.info().documents / 2) below += (median++)->second;
+  std::printf("document length  %llu shortest, %llu median, %llu longest\n",
+              static_cast<unsigned long long>(documents_of.begin()->first),
+              static_cast<unsigned long long>(median->first),
+              static_cast<unsigned long long>(documents_of.rbegin()->first));
 }
 
 // Reading a token checks it, and its chunk's checksum.

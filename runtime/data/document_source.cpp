@@ -22,7 +22,8 @@ class StoredDocuments : public DocumentSource {
                                 info.vocabulary_size, info.source_hash, info.documents, info.tokens));
   }
   std::uint64_t documents() const noexcept override { return store_.info().documents; }
-  std::uint64_t length(std::uint64_t document) const noexcept override { return store_.length(document); }
+  std::uint64_t length(std::uint64_t document) const override { return store_.length(document); }
+  std::uint64_t targets() const override { return store_.targets(); }
   void read(std::uint64_t document, std::uint64_t begin, std::span<std::int32_t> out) const override {
     store_.read(document, begin, out);
   }
@@ -33,6 +34,15 @@ class StoredDocuments : public DocumentSource {
 };
 
 }  // namespace
+
+std::uint64_t DocumentSource::targets() const {
+  std::uint64_t total = 0;
+  for (std::uint64_t document = 0; document < documents(); ++document) {
+    const std::uint64_t tokens = length(document);
+    total += tokens > 0 ? tokens - 1 : 0;
+  }
+  return total;
+}
 
 std::unique_ptr<DocumentSource> open_token_store(const std::filesystem::path& path, std::uint64_t vocabulary_size) {
   auto source = std::make_unique<StoredDocuments>(path);

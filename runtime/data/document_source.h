@@ -19,7 +19,10 @@ class DocumentSource {
   virtual std::string name() const = 0;      // for messages
   virtual std::string identity() const = 0;  // equal for equal documents: binds resumable positions; has no spaces
   virtual std::uint64_t documents() const noexcept = 0;
-  virtual std::uint64_t length(std::uint64_t document) const noexcept = 0;  // tokens; cheap
+  // Tokens of a document; cheap. Throws Error(data) where the index cannot be read.
+  virtual std::uint64_t length(std::uint64_t document) const = 0;
+  // Tokens that have one before them in their document. Here: walks all lengths.
+  virtual std::uint64_t targets() const;
   // Tokens [begin, begin + out.size()) of a document. Throws Error(data) where they cannot be read.
   virtual void read(std::uint64_t document, std::uint64_t begin, std::span<std::int32_t> out) const = 0;
   // UTF-8 (or other) bytes of the text behind all documents; 0: unknown. For losses in bits per byte.

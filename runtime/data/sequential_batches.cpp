@@ -21,9 +21,7 @@ SequentialBatches::SequentialBatches(std::unique_ptr<DocumentSource> source, con
     : source_(std::move(source)), options_(options), order_(order_key(options.seed, 0)) {
   ANANKE_CHECK(options.row_length > 0 && options.rank >= 0 && options.rank < options.ranks,
                "rows of {} for rank {} of {}", options.row_length, options.rank, options.ranks);
-  for (std::uint64_t document = 0; document < source_->documents(); ++document) {
-    targets_ += inputs_of(document);
-  }
+  targets_ = source_->targets();
   if (targets_ == 0) {
     fail(ErrorKind::data, "{} has {} documents, none of two tokens or more: there is nothing to predict in it",
          source_->name(), source_->documents());
@@ -34,7 +32,7 @@ std::uint64_t SequentialBatches::document_at(const RandomKey& order, std::uint64
   return options_.endless ? permuted(order, source_->documents(), index) : index;
 }
 
-std::uint64_t SequentialBatches::inputs_of(std::uint64_t document) const noexcept {
+std::uint64_t SequentialBatches::inputs_of(std::uint64_t document) const {
   const std::uint64_t length = source_->length(document);
   return length > 0 ? length - 1 : 0;
 }

@@ -46,7 +46,7 @@ class SequentialBatches : public Batches {
   // Walks one row; fills it when `row` is not null. False: nothing is left.
   bool deal(Rows* out);
   std::uint64_t document_at(const RandomKey& order, std::uint64_t index) const noexcept;
-  std::uint64_t inputs_of(std::uint64_t document) const noexcept;  // tokens but the last
+  std::uint64_t inputs_of(std::uint64_t document) const;  // tokens but the last
   std::string identity() const;
 
   std::unique_ptr<DocumentSource> source_;

@@ -11,6 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/hdf5_handle.h"
+#include "runtime/data/offset_index.h"
 
 namespace ananke {
 namespace {
@@ -52,13 +53,16 @@ void check_superblock(const std::string& path) {
 struct TokenStore::State {
   std::string path;
   TokenStoreInfo info;
-  std::vector<std::uint64_t> offsets;
+  std::uint64_t targets = 0;
   Hdf5Handle file;
   Hdf5Handle tokens;
+  Hdf5Handle document_offsets;
+  std::unique_ptr<OffsetIndex> index;
 
   ~State() {  // also where the constructor of TokenStore throws
     const Hdf5Session session;
     tokens.reset();
+    document_offsets.reset();
     file.reset();
   }
   [[noreturn]] void refuse(const std::string& what) const {
@@ -83,7 +87,9 @@ struct TokenStore::State {
   std::string text(const char* name) const;
   Hdf5Handle dataset(const char* name, std::uint64_t& length) const;
   void read_info();
-  void read_offsets();
+  std::uint64_t open_datasets();
+  void read_offsets(std::uint64_t first, std::span<std::uint64_t> out) const;
+  void check_offsets();
 };
 
 // Fixed-length strings as the writer makes them, or variable-length ones as h5py does.
@@ -145,42 +151,79 @@ void TokenStore::State::read_info() {
   }
 }
 
-void TokenStore::State::read_offsets() {
+// How many offsets there are.
+std::uint64_t TokenStore::State::open_datasets() {
   tokens = dataset("tokens", info.tokens);
   std::uint64_t count = 0;
-  const Hdf5Handle from = dataset("document_offsets", count);
+  document_offsets = dataset("document_offsets", count);
   if (count == 0) refuse("document_offsets is empty (documents + 1 are needed)");
   // An offset takes 8 bytes on disk: a damaged extent must not become a huge allocation.
   const std::uint64_t bytes = std::filesystem::file_size(path);
   if (count > bytes / 8 + 8192 || info.tokens > bytes + 65536) {
     refuse(fmt::format("{} documents and {} tokens cannot fit its {} bytes", count - 1, info.tokens, bytes));
   }
-  offsets.resize(count);
-  if (H5Dread(from.get(), H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, offsets.data()) < 0) {
-    refuse(fmt::format("document_offsets cannot be read: {}", hdf5_reason()));
-  }
   info.documents = count - 1;
-  const auto fall = std::is_sorted_until(offsets.begin(), offsets.end());
-  if (fall != offsets.end()) {
-    const auto at = fall - offsets.begin();
+  return count;
+}
+
+void TokenStore::State::read_offsets(std::uint64_t first, std::span<std::uint64_t> out) const {
+  {
+    const Hdf5Session session;
+    const hsize_t begin = first;
+    const hsize_t count = out.size();
+    const Hdf5Handle in_file(H5Dget_space(document_offsets.get()), H5Sclose);
+    const Hdf5Handle in_memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
+    H5Sselect_hyperslab(in_file.get(), H5S_SELECT_SET, &begin, nullptr, &count, nullptr);
+    if (H5Dread(document_offsets.get(), H5T_NATIVE_UINT64, in_memory.get(), in_file.get(), H5P_DEFAULT, out.data()) <
+        0) {
+      refuse(fmt::format("document_offsets cannot be read: {}", hdf5_reason()));
+    }
+  }
+  const auto fall = std::is_sorted_until(out.begin(), out.end());
+  if (fall != out.end()) {
+    const std::uint64_t at = first + static_cast<std::uint64_t>(fall - out.begin());
     refuse(fmt::format("document_offsets fall from {} to {} at document {}", fall[-1], *fall, at));
   }
-  if (offsets.front() != 0 || offsets.back() != info.tokens) {
-    refuse(fmt::format("document_offsets run from {} to {}, but there are {} tokens", offsets.front(), offsets.back(),
-                       info.tokens));
+  if (out.back() > info.tokens) {
+    refuse(fmt::format("document_offsets reach {}, but there are {} tokens", out.back(), info.tokens));
   }
 }
 
-TokenStore::TokenStore(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
+// Every offset once, in the order of the file; chunks overlap by one, so that falls between them show as well.
+void TokenStore::State::check_offsets() {
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+  if (info.documents == 0) read_offsets(0, {&last, 1});
+  for (std::uint64_t document = 0; document < info.documents; ++document) {
+    const OffsetIndex::Range range = index->range(document);
+    if (document == 0) first = range.begin;
+    last = range.end;
+    if (range.end > range.begin) targets += range.end - range.begin - 1;
+  }
+  if (first != 0 || last != info.tokens) {
+    refuse(fmt::format("document_offsets run from {} to {}, but there are {} tokens", first, last, info.tokens));
+  }
+}
+
+TokenStore::TokenStore(const std::filesystem::path& path, std::size_t index_memory)
+    : state_(std::make_unique<State>()) {
   state_->path = path.string();
   check_superblock(state_->path);
-  const Hdf5Session session;
-  const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  H5Pset_file_locking(access.get(), false, true);  // many readers, no writer; parallel file systems may have no locks
-  state_->file = Hdf5Handle(H5Fopen(state_->path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
-  if (!state_->file) state_->refuse(hdf5_reason());
-  state_->read_info();
-  state_->read_offsets();
+  std::uint64_t offsets = 0;
+  {
+    const Hdf5Session session;
+    const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+    H5Pset_file_locking(access.get(), false, true);  // many readers, no writer; parallel file systems may have no locks
+    state_->file = Hdf5Handle(H5Fopen(state_->path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
+    if (!state_->file) state_->refuse(hdf5_reason());
+    state_->read_info();
+    offsets = state_->open_datasets();
+  }
+  State* state = state_.get();  // which owns the index: it lives longer
+  state_->index = std::make_unique<OffsetIndex>(
+      offsets, index_memory,
+      [state](std::uint64_t first, std::span<std::uint64_t> out) { state->read_offsets(first, out); });
+  state_->check_offsets();
 }
 
 TokenStore::~TokenStore() = default;
@@ -189,18 +232,23 @@ TokenStore::TokenStore(TokenStore&&) noexcept = default;
 const std::string& TokenStore::path() const noexcept { return state_->path; }
 const TokenStoreInfo& TokenStore::info() const noexcept { return state_->info; }
 
-std::uint64_t TokenStore::length(std::uint64_t document) const noexcept {
-  return state_->offsets[document + 1] - state_->offsets[document];
+std::uint64_t TokenStore::targets() const noexcept { return state_->targets; }
+
+std::uint64_t TokenStore::length(std::uint64_t document) const {
+  const OffsetIndex::Range range = state_->index->range(document);
+  return range.end - range.begin;
 }
 
 void TokenStore::read(std::uint64_t document, std::uint64_t begin, std::span<std::int32_t> out) const {
   const State& state = *state_;
-  ANANKE_CHECK(document < state.info.documents && begin <= length(document) && out.size() <= length(document) - begin,
-               "{}: tokens {} + {} of document {}", state.path, begin, out.size(), document);
+  const OffsetIndex::Range range = state.index->range(document);
+  const std::uint64_t length = range.end - range.begin;
+  ANANKE_CHECK(begin <= length && out.size() <= length - begin, "{}: tokens {} + {} of document {} of {}", state.path,
+               begin, out.size(), document, length);
   if (out.empty()) return;
   {
     const Hdf5Session session;
-    const hsize_t first = state.offsets[document] + begin;
+    const hsize_t first = range.begin + begin;
     const hsize_t count = out.size();
     const Hdf5Handle in_file(H5Dget_space(state.tokens.get()), H5Sclose);
     const Hdf5Handle in_memory(H5Screate_simple(1, &count, nullptr), H5Sclose);

@@ -47,18 +47,21 @@ class TokenStoreWriter {
   std::unique_ptr<State> state_;
 };
 
-// Reads a store. Opening checks the file's length, form, attributes and all offsets (8 bytes of memory a document);
-// tokens are read when asked for, and checked then. Errors: Error(data) naming the file. Reads of several threads
-// take turns.
+// Reads a store. Opening checks the file's length, form, attributes and reads all offsets once; of these, at most
+// `index_memory` bytes stay in memory (8 a document), others are read again when asked for. Tokens are read when asked
+// for, and checked then. Errors: Error(data) naming the file. Reads of several threads take turns.
 class TokenStore {
  public:
-  explicit TokenStore(const std::filesystem::path& path);
+  static constexpr std::size_t default_index_memory = std::size_t{128} << 20;
+  explicit TokenStore(const std::filesystem::path& path, std::size_t index_memory = default_index_memory);
   ~TokenStore();
   TokenStore(TokenStore&&) noexcept;
   const std::string& path() const noexcept;
   const TokenStoreInfo& info() const noexcept;
   // Tokens of a document, the end-of-document token included.
-  std::uint64_t length(std::uint64_t document) const noexcept;
+  std::uint64_t length(std::uint64_t document) const;
+  // Tokens that have one before them in their document.
+  std::uint64_t targets() const noexcept;
   // Tokens [begin, begin + out.size()) of a document.
   void read(std::uint64_t document, std::uint64_t begin, std::span<std::int32_t> out) const;
 
