@@ -82,7 +82,8 @@ TEST_F(SetOption, SetsListsWholeByElementAndByAppending) {
   const std::string dense = "model.intermediate_size=16";
   const auto layers = [&](std::vector<std::string> overrides) {
     overrides.push_back(dense);
-    const auto& list = load(overrides).model().mlp_only_layers();
+    const Job job = load(overrides);
+    const auto& list = job.model().mlp_only_layers();
     return std::vector<std::uint32_t>(list.begin(), list.end());
   };
   using Layers = std::vector<std::uint32_t>;
