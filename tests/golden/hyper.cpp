@@ -16,73 +16,78 @@
 namespace ananke::golden {
 namespace {
 
-using google::protobuf::Struct;
-using google::protobuf::Value;
-
 // How torch carries the step out, and what describes the case: no part of the mathematics.
 const std::set<std::string> not_ours = {"optimizer",  "newton_schulz",  "foreach",
                                         "capturable", "differentiable", "fused"};
 // What every plugin does in one way only.
 const std::map<std::string, bool> fixed = {{"amsgrad", false}, {"maximize", false}, {"decoupled_weight_decay", true}};
 
-void add_betas(const Value& betas, Struct& config) {
-  if (betas.list_value().values_size() != 2) {
-    fail(ErrorKind::data, "hyper.json: betas {} are not two numbers", betas.ShortDebugString());
+std::string as_text(const Json& value) {
+  if (value.is(Json::Type::string)) return json_quoted(value.text());
+  if (!value.is(Json::Type::array)) return value.text();
+  std::string text;
+  for (const Json& item : value.items()) text += (text.empty() ? "" : ",") + as_text(item);
+  return "[" + text + "]";
+}
+
+using Fields = std::map<std::string, std::string>;  // plugin's field to its value as JSON
+
+void add_betas(const Json& betas, Fields& fields) {
+  if (!betas.is(Json::Type::array) || betas.items().size() != 2) {
+    fail(ErrorKind::data, "hyper.json: betas {} are not two numbers", betas.brief());
   }
-  (*config.mutable_fields())["beta1"] = betas.list_value().values(0);
-  (*config.mutable_fields())["beta2"] = betas.list_value().values(1);
+  fields["beta1"] = as_text(betas.items()[0]);
+  fields["beta2"] = as_text(betas.items()[1]);
 }
 
 // hyper.json in the plugin's field names.
-Struct translate(const Struct& hyper) {
-  Struct config;
-  for (const auto& [key, value] : hyper.fields()) {
-    if (not_ours.count(key) || value.kind_case() == Value::kNullValue) continue;
+Fields translate(const Json& hyper) {
+  Fields fields;
+  for (const auto& [key, value] : hyper.members()) {
+    if (not_ours.count(key) || value.is(Json::Type::null)) continue;
     if (const auto only = fixed.find(key); only != fixed.end()) {
-      if (value.kind_case() == Value::kBoolValue && value.bool_value() == only->second) continue;
+      if (value.is(Json::Type::boolean) && value.boolean() == only->second) continue;
       fail(ErrorKind::data, "hyper.json: {} must be {}; other values are not offered", key, only->second);
     }
     if (key == "betas") {
-      add_betas(value, config);
+      add_betas(value, fields);
     } else {
-      (*config.mutable_fields())[key] = value;
+      fields[key] = as_text(value);
     }
   }
-  return config;
+  return fields;
 }
 
 }  // namespace
 
-Struct read_hyper(const std::filesystem::path& folder) {
+Json read_hyper(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "hyper.json";
   std::ifstream in(file, std::ios::binary);
   if (!in) fail(ErrorKind::data, "{}: cannot be opened", file.string());
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  Struct hyper;
-  const auto status = google::protobuf::util::JsonStringToMessage(text, &hyper);
-  if (!status.ok()) fail(ErrorKind::data, "{}: {}", file.string(), status.ToString());
+  Json hyper = Json::parse(text, file.string());
+  if (!hyper.is(Json::Type::object)) fail(ErrorKind::data, "{}: is no JSON object", file.string());
   return hyper;
 }
 
-std::string make_config(const Struct& hyper, const PluginNote& note) {
+std::string make_config(const Json& hyper, const PluginNote& note) {
   google::protobuf::DescriptorPool pool;
   for (const auto& file : note.files().file()) {
     if (!pool.BuildFile(file)) fail(ErrorKind::data, "plugin {}: {} does not build", note.name(), file.name());
   }
   const auto* descriptor = pool.FindMessageTypeByName(note.config_message());
   if (!descriptor) fail(ErrorKind::data, "plugin {}: no message {}", note.name(), note.config_message());
-  const Struct config = translate(hyper);
-  for (const auto& [key, value] : config.fields()) {
+  std::string json;
+  for (const auto& [key, value] : translate(hyper)) {
     if (!descriptor->FindFieldByName(key)) {
       fail(ErrorKind::data, "hyper.json: {} is unknown to plugin {}; {} has no such field", key, note.name(),
            descriptor->full_name());
     }
+    json += (json.empty() ? "" : ",") + json_quoted(key) + ":" + value;
   }
-  std::string json;
   google::protobuf::DynamicMessageFactory factory(&pool);
   const std::unique_ptr<google::protobuf::Message> message(factory.GetPrototype(descriptor)->New());
-  auto status = google::protobuf::util::MessageToJsonString(config, &json);
-  if (status.ok()) status = google::protobuf::util::JsonStringToMessage(json, message.get());
+  const auto status = google::protobuf::util::JsonStringToMessage("{" + json + "}", message.get());
   if (!status.ok()) fail(ErrorKind::data, "hyper.json as {}: {}", descriptor->full_name(), status.ToString());
   return message->SerializeAsString();
 }

@@ -147,12 +147,12 @@ const FoundPlugin& find(const PluginCatalog& catalog, const std::string& name) {
 }  // namespace
 
 std::string optimizer_of(const std::filesystem::path& folder) {
-  const auto hyper = read_hyper(folder);
-  const auto found = hyper.fields().find("optimizer");
-  if (found == hyper.fields().end() || found->second.string_value().empty()) {
+  const Json hyper = read_hyper(folder);
+  const Json* name = hyper.find("optimizer");
+  if (!name || !name->is(Json::Type::string) || name->text().empty()) {
     fail(ErrorKind::data, "{}/hyper.json: \"optimizer\" does not say which", folder.string());
   }
-  return found->second.string_value();
+  return name->text();
 }
 
 bool run_optimizer_case(const std::filesystem::path& folder, const PluginCatalog& catalog) {
