@@ -103,7 +103,10 @@ void expect_planned(Trainer& trainer) {
 template <class Work>
 void run_ranks(const Job& job, const RunRequest& request, Work work) {
   const std::vector<FoundPlugin> plugins = plugins_of_build();
-  const Site site;
+  // Stated, since ThreadSanitizer cannot see the lock under which protobuf makes a string's default at its first use.
+  Site site;
+  site.mutable_deadlines()->set_exchange("60s");
+  site.mutable_deadlines()->set_step("60s");
   run_rank_threads(request.mesh.ranks(), std::chrono::seconds(60), [&](int rank, Rendezvous& rendezvous) {
     PluginRegistry registry;
     for (const FoundPlugin& plugin : plugins) registry.load(plugin.note->name(), plugin.file);
