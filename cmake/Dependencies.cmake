@@ -12,6 +12,9 @@ pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_search_module(HDF5 REQUIRED IMPORTED_TARGET hdf5-serial)
 # The pthread variant by name, for the same reason.
 pkg_search_module(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
+# Linked by ananke-tokenize alone: its protobuf must not meet ours.
+pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
+find_package(ZLIB REQUIRED)
 find_library(GLOO_LIBRARY gloo REQUIRED)
 find_path(GLOO_INCLUDE gloo/context.h REQUIRED)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
