@@ -17,9 +17,14 @@ function(ananke_test)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE ANANKE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              ANANKE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  # What libraries do that a sanitizer cannot judge.
+  set(sanitizer_options TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp)
+  if(ANANKE_SANITIZE MATCHES address)
+    set(sanitizer_options LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0)
+  endif()
   gtest_discover_tests(${target} TEST_PREFIX "${T_NAME}." DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
-                       ENVIRONMENT TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp)
+                       ENVIRONMENT "${sanitizer_options}")
 endfunction()
 
 # ananke_plugin(NAME adamw ROLE optimizer VERSION 1.0 DESCRIPTION "one line" SOURCES adamw.cpp ... [LIBRARIES ...]

@@ -1,4 +1,5 @@
 // Every collective against a plain computation, on every transport, ranks as threads.
+#include <algorithm>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -49,7 +50,7 @@ TEST_P(Collectives, AllGather) {
     for (std::int64_t n : counts) {
       auto send = values(me.rank, n);
       std::vector<float> apart(static_cast<std::size_t>(n * me.size), -1), in_place(apart);
-      std::memcpy(in_place.data() + me.rank * n, send.data(), static_cast<std::size_t>(n) * 4);
+      std::copy(send.begin(), send.end(), in_place.begin() + me.rank * n);
       world->all_gather(me.compute(), flat(send), flat(apart));
       world->all_gather(me.compute(), flat(in_place).slice(me.rank * n, n), flat(in_place));
       me.compute().synchronize();
