@@ -198,15 +198,7 @@ std::string_view config_of(const Job& job, std::string_view plugin) {
   for (const PluginUse& entry : job.plugins()) {
     if (entry.use() == plugin) return entry.config().value();
   }
-  fail(ErrorKind::internal, "plugin '{}' is none of the job's {} plugins", plugin, job.plugins_size());
-}
-
-std::vector<std::string> plugins_of_role(const Job& job, std::string_view role) {
-  std::vector<std::string> names;
-  for (const PluginFile& file : job.resolved().plugins()) {
-    if (file.role() == role) names.push_back(file.name());
-  }
-  return names;
+  return {};
 }
 
 }  // namespace ananke

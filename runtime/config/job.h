@@ -45,10 +45,7 @@ LoadedJob load_resolved_job(const std::filesystem::path& file);
 std::string print_job(const LoadedJob& loaded);
 std::string print_job(const Job& job, const Schema& schema);
 
-// Serialized config of a plugin of a resolved job; empty where it takes none. Throws Error(internal) when the job does
-// not name the plugin.
+// Serialized config of a plugin, the job's; empty where the job gives none, which stands for the defaults.
 std::string_view config_of(const Job& job, std::string_view plugin);
-// Names of a resolved job's plugins of one role, in the job's order.
-std::vector<std::string> plugins_of_role(const Job& job, std::string_view role);
 
 }  // namespace ananke

@@ -166,7 +166,7 @@ void Completion::add_built_in(std::string_view role, std::string_view name) {
 }  // namespace
 
 std::string PluginsAtHand::why_missing(std::string_view name, std::string_view role) const {
-  for (const RefusedPlugin& plugin : refused) {
+  for (const RefusedPlugin& plugin : schema.refused()) {
     if (plugin.name == name || plugin.file.stem() == name) {
       return fmt::format("plugin '{}' was found but refused: {}", name, plugin.reason);
     }
@@ -191,7 +191,7 @@ std::unique_ptr<PluginsAtHand> find_plugins(const std::vector<fs::path>& librari
     chosen.push_back(std::move(plugin));
   }
   const PluginCatalog catalog(folders);
-  at_hand->refused = catalog.refused();
+  for (const RefusedPlugin& plugin : catalog.refused()) at_hand->schema.add_refused(plugin);
   at_hand->folders = catalog.folders();
   for (const FoundPlugin& plugin : catalog.found()) {
     if (std::any_of(chosen.begin(), chosen.end(), [&](auto& other) { return !clash_between(plugin, other).empty(); }))
@@ -199,7 +199,7 @@ std::unique_ptr<PluginsAtHand> find_plugins(const std::vector<fs::path>& librari
     try {
       at_hand->schema.add(plugin);
     } catch (const Error& refusal) {
-      at_hand->refused.push_back({plugin.file, plugin.note->name(), plugin.note->config_message(), refusal.what()});
+      at_hand->schema.add_refused({plugin.file, plugin.note->name(), plugin.note->config_message(), refusal.what()});
     }
   }
   return at_hand;

@@ -14,10 +14,9 @@ namespace ananke {
 
 class Job;
 
-// The plugins that a job may name, and why others may not be.
+// The plugins that a job may name; the schema knows why others may not be.
 struct PluginsAtHand {
   Schema schema;
-  std::vector<RefusedPlugin> refused;
   std::vector<std::filesystem::path> folders;
 
   // Why there is no plugin of that name: refused with the reason, or the nearest name and where it was searched.

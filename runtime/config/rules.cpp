@@ -1,5 +1,6 @@
 #include "runtime/config/rules.h"
 
+#include <cmath>
 #include <cstdint>
 
 #include "ananke/options.pb.h"
@@ -55,7 +56,9 @@ bool within(const FieldRule& rule, double value) {
 std::string check_value(const pb::Message& message, const FieldDescriptor* field, int index, const FieldRule& rule) {
   if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
     const Number n = read_number(message, field, index);
-    if (n.text.empty() || within(rule, n.value)) return "";
+    if (n.text.empty()) return "";
+    if (std::isinf(n.value)) return fmt::format("is {}, but must be a finite number", n.text);
+    if (within(rule, n.value)) return "";
     return fmt::format("is {}, but must be {}", n.text, describe_rule(field));
   }
   const pb::Reflection* r = message.GetReflection();

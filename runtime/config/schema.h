@@ -23,6 +23,10 @@ class Schema final : public google::protobuf::TextFormat::Finder {
   // Throws Error(plugin) when the note's descriptors do not fit together, or lack the config message.
   void add(const FoundPlugin& plugin);
 
+  // Plugins that were found but cannot be used: for messages that say why a name or config is not known.
+  void add_refused(RefusedPlugin plugin) { refused_.push_back(std::move(plugin)); }
+  const std::vector<RefusedPlugin>& refused() const { return refused_; }
+
   const std::vector<FoundPlugin>& plugins() const { return plugins_; }
   std::vector<std::string> plugin_names(std::string_view role = "") const;
   // Null when there is none. A pointer holds until the next add().
@@ -44,6 +48,7 @@ class Schema final : public google::protobuf::TextFormat::Finder {
   std::unique_ptr<google::protobuf::DescriptorPool> pool_;
   std::unique_ptr<google::protobuf::DynamicMessageFactory> factory_;
   std::vector<FoundPlugin> plugins_;
+  std::vector<RefusedPlugin> refused_;
 };
 
 // Any's type_url for a message: "ananke/ananke.plugin.AdamW". And back: what follows the last '/'.

@@ -84,8 +84,14 @@ std::string unknown_config(const std::string& url, const Schema& schema) {
   for (const FoundPlugin& plugin : schema.plugins()) {
     if (!plugin.note->config_message().empty()) names.push_back(plugin.note->config_message());
   }
-  return fmt::format("no plugin at hand has the config message '{}'{} (`ananke plugins` lists them)", message,
-                     suggestion(message, names));
+  for (const RefusedPlugin& plugin : schema.refused()) {
+    if (plugin.message != message) continue;
+    return fmt::format("the plugin with the config message '{}' was found but refused: {}", message, plugin.reason);
+  }
+  const std::string refused =
+      schema.refused().empty() ? "" : fmt::format(", and {} files it refuses", schema.refused().size());
+  return fmt::format("no plugin at hand has the config message '{}'{} (`ananke plugins` lists them{})", message,
+                     suggestion(message, names), refused);
 }
 
 // What a person would say instead of the parser's own words; the wrong word, where the parser points behind it.

@@ -2,17 +2,11 @@
 
 #include "ananke/job.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/config/job.h"
 #include "runtime/plugin/registry.h"
 
 namespace ananke {
 namespace {
-
-std::string config_bytes(const Job& job, const std::string& plugin) {
-  for (const PluginUse& use : job.plugins()) {
-    if (use.use() == plugin) return use.config().value();
-  }
-  return "";
-}
 
 template <class Role>
 std::unique_ptr<Role> make_only(const Job& job, const PluginRegistry& plugins, const RoleContext& context) {
@@ -23,7 +17,7 @@ std::unique_ptr<Role> make_only(const Job& job, const PluginRegistry& plugins, c
     fail(ErrorKind::config, "a job needs one plugin of role {}, this one has {}{}{}; name one under plugins",
          Role::role, names.size(), names.empty() ? "" : ": ", list);
   }
-  return plugins.create<Role>(names[0], context, config_bytes(job, names[0]));
+  return plugins.create<Role>(names[0], context, std::string(config_of(job, names[0])));
 }
 
 }  // namespace
@@ -33,7 +27,7 @@ EngineRoles make_roles(const Job& job, const PluginRegistry& plugins, const Role
   roles.backend = make_only<Backend>(job, plugins, context);
   roles.parameters = make_only<Parameters>(job, plugins, context);
   for (const std::string& name : plugins.names(Optimizer::role)) {
-    roles.optimizers.emplace(name, plugins.create<Optimizer>(name, context, config_bytes(job, name)));
+    roles.optimizers.emplace(name, plugins.create<Optimizer>(name, context, std::string(config_of(job, name))));
   }
   return roles;
 }
