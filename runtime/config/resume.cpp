@@ -9,6 +9,7 @@
 #include "ananke/options.pb.h"
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/config/job.h"
 #include "runtime/config/schema.h"
 
 namespace ananke {
@@ -171,6 +172,18 @@ void check_resume(const std::vector<FieldChange>& changes) {
        "the job cannot be resumed, since these fields cannot change:{}\nset them back, or start anew in "
        "another run_dir",
        text);
+}
+
+std::vector<FieldChange> changes_of_resume(const Job& before, std::uint64_t step, const LoadedJob& now) {
+  std::vector<FieldChange> changes = compare_for_resume(before, now.job, *now.schema);
+  check_resume(changes);
+  if (step > now.job.training().steps()) {
+    fail(ErrorKind::config,
+         "the job cannot be resumed: the checkpoint is of step {}, past training.steps {}; raise training.steps, or "
+         "start anew in another run_dir",
+         step, now.job.training().steps());
+  }
+  return changes;
 }
 
 }  // namespace ananke

@@ -1,6 +1,7 @@
 // What a resumed job changed against the one that wrote the checkpoint, and which of it cannot be.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@ namespace ananke {
 
 class Job;
 class Schema;
+struct LoadedJob;  // config/job.h
 
 struct FieldChange {
   std::string path;    // "model.hidden_size", "plugins.adamw.lr"
@@ -23,5 +25,9 @@ std::vector<FieldChange> compare_for_resume(const Job& before, const Job& after,
 
 // Throws Error(config) listing every refused change and what to do.
 void check_resume(const std::vector<FieldChange>& changes);
+
+// Both of the above for a checkpoint of `step` that the job `before` wrote, and Error(config) when that step is past
+// the last one of `now`.
+std::vector<FieldChange> changes_of_resume(const Job& before, std::uint64_t step, const LoadedJob& now);
 
 }  // namespace ananke

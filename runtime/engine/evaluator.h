@@ -1,6 +1,8 @@
 // Mean loss on held-out rows. Changes nothing of the training state.
 #pragma once
 
+#include <functional>
+
 #include "runtime/engine/batch_loader.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/step_scalars.h"
@@ -17,8 +19,10 @@ class Evaluator {
   struct Outcome {
     double loss = 0;  // nats per valid target
     std::int64_t valid_targets = 0;
+    bool stopped = false;  // some rank was asked to stop: not all rows were evaluated
   };
-  Outcome run();
+  // `stop_requested` is asked before every pass; the ranks agree on the answer, so that all end after the same one.
+  Outcome run(const std::function<bool()>& stop_requested);
 
  private:
   Engine& engine_;

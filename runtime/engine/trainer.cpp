@@ -107,7 +107,7 @@ void Trainer::resume(const ChangesSince& changes) {
   control_.phase("resume", 0);
   std::vector<std::string> changed;
   std::optional<LoadedState> loaded = state_->load([&](const LoadedState& state) {
-    if (changes) changed = changes(*state.job);
+    if (changes) changed = changes(state);
   });
   if (!loaded) {
     control_.console(fmt::format("no checkpoint under {} yet: starting at step 1", job_.run_dir()));
@@ -128,10 +128,10 @@ TrainingEnd Trainer::train() {
   while (going_on && progress_.step < steps) {
     going_on = train_step();
     const std::uint64_t step = progress_.step;
-    if (evaluate_every && step % evaluate_every == 0 && going_on) evaluate();
+    if (evaluate_every && step % evaluate_every == 0 && going_on) going_on = evaluate();
     if (save_every && step % save_every == 0) save();
   }
-  if (going_on && evaluated_step_ != progress_.step) evaluate();
+  if (going_on && evaluated_step_ != progress_.step) going_on = evaluate();
   if (saved_step_ != progress_.step) save();
   tell_event(going_on ? RunEvent::FINISHED : RunEvent::STOP_REQUESTED,
              going_on ? "all steps done" : "stopped on request; continue with --resume");
@@ -199,11 +199,12 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   tell(record, [](Observer& observer, const StepRecord& r) { observer.on_step(r); });
 }
 
-void Trainer::evaluate() {
-  if (!evaluator_) return;
+bool Trainer::evaluate() {
+  if (!evaluator_) return true;
   const auto begin = std::chrono::steady_clock::now();
   control_.phase("evaluation", progress_.step);
-  const Evaluator::Outcome outcome = evaluator_->run();
+  const Evaluator::Outcome outcome = evaluator_->run([this] { return control_.stop_requested(); });
+  if (outcome.stopped) return false;
   evaluated_step_ = progress_.step;
   EvaluationRecord record;
   record.set_step(progress_.step);
@@ -212,6 +213,7 @@ void Trainer::evaluate() {
   record.set_valid_tokens(static_cast<std::uint64_t>(outcome.valid_targets));
   record.set_seconds(seconds_since(begin));
   tell(record, [](Observer& observer, const EvaluationRecord& r) { observer.on_evaluation(r); });
+  return true;
 }
 
 void Trainer::save() {

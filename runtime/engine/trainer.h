@@ -17,7 +17,7 @@ namespace ananke {
 enum class TrainingEnd { finished, stopped };
 
 // What changed between the job that wrote a checkpoint and this one, a line each; throws where a change cannot be.
-using ChangesSince = std::function<std::vector<std::string>(const Job& before)>;
+using ChangesSince = std::function<std::vector<std::string>(const LoadedState& checkpoint)>;
 
 class Trainer {
  public:
@@ -41,7 +41,7 @@ class Trainer {
   bool train_step();  // false: some rank was asked to stop
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
   void check_finite(const StepScalars::Outcome& outcome) const;
-  void evaluate();
+  bool evaluate();  // false: some rank was asked to stop, and nothing is reported
   void save();
   template <class Record, class Call>
   void tell(const Record& record, Call call);

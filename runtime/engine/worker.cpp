@@ -36,11 +36,9 @@ void print_tables(Trainer& trainer, const Job& job, RunControl& control) {
 }
 
 // What changed against the job that wrote a checkpoint, as text; throws where it cannot be.
-std::vector<std::string> changes_since(const Job& before, const LoadedJob& now) {
-  const std::vector<FieldChange> changes = compare_for_resume(before, now.job, *now.schema);
-  check_resume(changes);
+std::vector<std::string> changes_since(const LoadedState& checkpoint, const LoadedJob& now) {
   std::vector<std::string> text;
-  for (const FieldChange& change : changes) {
+  for (const FieldChange& change : changes_of_resume(*checkpoint.job, checkpoint.progress.step, now)) {
     text.push_back(fmt::format("{}: {} before, {} now", change.path, change.before, change.after));
   }
   return text;
@@ -64,7 +62,7 @@ int run_worker(const WorkerContext& worker) {
   }
   Trainer trainer(make_roles(job, plugins, context), context, worker.control, control, observers);
   if (context.rank == 0) print_tables(trainer, job, control);
-  trainer.start(worker.resume, [&](const Job& before) { return changes_since(before, worker.job); });
+  trainer.start(worker.resume, [&](const LoadedState& checkpoint) { return changes_since(checkpoint, worker.job); });
   log_info("{}", trainer.engine().device().description());
   const TrainingEnd end = trainer.train();
   control.phase("end", trainer.progress().step);

@@ -38,19 +38,20 @@ const char* small_job_text = R"(
 // Remembers what it is told; stops the run when told to.
 class Recorder : public Observer, public RunControl {
  public:
-  explicit Recorder(std::uint64_t stop_at) : stop_at_(stop_at) {}
+  explicit Recorder(const RunRequest& request) : stop_at_(request.stop_at_step), stop_in_(request.stop_in) {}
   void on_step(const StepRecord& record) override { result.steps.push_back(record); }
   void on_evaluation(const EvaluationRecord& record) override { result.evaluations.push_back(record); }
   void on_event(const RunEvent&) override {}
   bool stop_requested() const override { return stop_at_ && step_ >= stop_at_; }
   void phase(std::string_view what, std::uint64_t step) override {
-    if (what == "step") step_ = step;
+    if (what == stop_in_) step_ = step;
   }
   void console(const std::string&) override {}
   RunResult result;
 
  private:
   std::uint64_t stop_at_, step_ = 0;
+  std::string stop_in_;
 };
 
 std::vector<FoundPlugin> plugins_of_build() {
@@ -137,7 +138,7 @@ RunResult train(Job job, const RunRequest& request) {
   RunResult result;
   std::mutex mutex;
   run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
-    Recorder recorder(request.stop_at_step);
+    Recorder recorder(request);
     Trainer trainer(std::move(roles), context, rendezvous, recorder, recorder);
     trainer.start(request.resume);
     expect_planned(trainer);

@@ -28,7 +28,8 @@ struct RunRequest {
   MeshShape mesh;
   int microbatches = 1;  // per rank; rows_per_microbatch follows
   bool resume = false;
-  std::uint64_t stop_at_step = 0;  // asked to stop while this step runs; 0: never
+  std::uint64_t stop_at_step = 0;  // asked to stop in the phase below of this step; 0: never
+  std::string stop_in = "step";
 };
 
 RunResult train(Job job, const RunRequest& request);

@@ -87,6 +87,19 @@ TEST(Training, ResumedTwiceIsTheSameBitsAsTheStraightRun) {
   }
 }
 
+TEST(Training, StopsWithinAnEvaluationAndGoesOnWithTheSameBits) {
+  const TemporaryFolder folder;
+  for (const MeshShape& mesh : {MeshShape{1, 1}, MeshShape{1, 4}}) {
+    SCOPED_TRACE(to_string(mesh));
+    const RunResult straight = train(small_job(folder / ("straight" + to_string(mesh))), {mesh});
+    const Job job = small_job(folder / ("stopped" + to_string(mesh)));
+    const RunResult first = train(job, {mesh, 1, false, 5, "evaluation"});
+    EXPECT_EQ(first.steps.back().step(), 5u);
+    EXPECT_TRUE(first.evaluations.empty()) << "a part of the held-out rows is no evaluation";
+    expect_same_bits(train(job, {mesh, 1, true}), tail(straight, 5));
+  }
+}
+
 TEST(Training, ThatIsEvaluatedIsTheSameBitsAsOneThatIsNot) {
   const TemporaryFolder folder;
   const RunResult often = train(small_job(folder / "a", "evaluation { every_steps: 1 }"), {{1, 2}});

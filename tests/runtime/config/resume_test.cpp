@@ -83,5 +83,14 @@ TEST_F(Resume, ListsEveryRefusedFieldAndWhatToDo) {
                "run_dir");
 }
 
+TEST_F(Resume, RefusesACheckpointPastTheLastStep) {
+  const Job before = file_.load(valid_job).job;
+  const LoadedJob shorter = file_.load(valid_job, {"training.steps=10"});
+  EXPECT_EQ(changes_of_resume(before, 10, shorter).size(), 1u);
+  EXPECT_ERROR(changes_of_resume(before, 11, shorter), ErrorKind::config, "step 11", "training.steps 10", "raise");
+  EXPECT_ERROR(changes_of_resume(before, 2, file_.load(valid_job, {"training.seed=2"})), ErrorKind::config,
+               "training.seed: 1 in the checkpoint");
+}
+
 }  // namespace
 }  // namespace ananke
