@@ -216,7 +216,12 @@ std::vector<FoundPlugin> find_plugins() {
 }  // namespace
 
 std::vector<ParityLine> run_parity(const ParityOptions& options) {
-  if (options.ranks < 1 || options.replicate < 1 || options.ranks % options.replicate != 0) {
+  constexpr int most_ranks = 256;  // threads of this process, each with a device of its own
+  if (options.ranks < 1 || options.ranks > most_ranks) {
+    fail(ErrorKind::usage, "--ranks {} is no number of ranks to run as threads; give 1 to {}", options.ranks,
+         most_ranks);
+  }
+  if (options.replicate < 1 || options.ranks % options.replicate != 0) {
     fail(ErrorKind::config, "{} ranks cannot be {} replicas of equal size; replicate must divide ranks", options.ranks,
          options.replicate);
   }
