@@ -28,8 +28,8 @@ struct ImportResult {
 std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& inputs);
 
 // Imports with tokenizer "bytes", in bounded memory; replaces `output`, once all of it is on disk. `report` is called
-// about every MiB. Throws Error(data) naming the file that cannot be read, Error(resource) where `output` cannot be
-// written.
+// about every MiB. Throws Error(data) naming the file that cannot be read or would be replaced by `output`,
+// Error(resource) where `output` cannot be written.
 ImportResult import_bytes(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output,
                           const std::function<void(const ImportProgress&)>& report = {});
 

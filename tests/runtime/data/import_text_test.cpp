@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "runtime/data/ngram.h"
 #include "runtime/data/token_store.h"
@@ -29,6 +30,21 @@ TEST(ImportText, RefusesInputsThatAreNotThere) {
   folder.write("a.txt", "x");
   EXPECT_NAMES(refusal(ErrorKind::resource, [&] { import_bytes({folder / "a.txt"}, folder / "no/out.h5"); }), "out.h5");
   EXPECT_FALSE(std::filesystem::exists(folder / "out.h5"));
+}
+
+TEST(ImportText, NeverReplacesWhatItReads) {
+  TemporaryFolder folder;
+  const auto text = folder.write("texts/a.txt", "the only copy");
+  const auto refused = [&](const std::filesystem::path& input, const std::filesystem::path& output) {
+    return refusal(ErrorKind::data, [&] { import_bytes({input}, output); });
+  };
+  EXPECT_NAMES(refused(text, text), "would replace");
+  EXPECT_NAMES(refused(folder / "texts", folder / "texts/../texts/a.txt"), "would replace");
+  std::filesystem::create_symlink(text, folder / "link");
+  EXPECT_NAMES(refused(text, folder / "link"), "would replace");
+  EXPECT_NAMES(refusal(ErrorKind::resource, [&] { import_bytes({text}, folder / "texts"); }), "is a folder");
+  std::ifstream stream(text);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(stream), {}), "the only copy");
 }
 
 TEST(ImportText, MakesEveryFileADocumentOfItsBytes) {
