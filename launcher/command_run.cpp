@@ -1,14 +1,10 @@
 // `ananke run JOB`: resolves the job, keeps the run folder, starts the workers, says how it ended.
-#include <google/protobuf/text_format.h>
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "ananke/site.pb.h"
 #include "launcher/command.h"
@@ -16,10 +12,10 @@
 #include "launcher/deadlines.h"
 #include "launcher/job_options.h"
 #include "launcher/local_launch.h"
+#include "launcher/run_folder.h"
 #include "launcher/run_guard.h"
 #include "runtime/base/log.h"
 #include "runtime/base/units.h"
-#include "runtime/checkpoint/folder.h"
 #include "runtime/config/site.h"
 
 namespace ananke {
@@ -27,45 +23,6 @@ namespace {
 
 namespace po = boost::program_options;
 using Path = std::filesystem::path;
-
-void make_run_dir(const Path& run_dir) {
-  std::error_code error;
-  std::filesystem::create_directories(run_dir / "logs", error);
-  if (error) {
-    fail(ErrorKind::resource, "cannot make the run folder {}: {}; choose another run_dir", run_dir.string(),
-         error.message());
-  }
-}
-
-// A run that would begin at step 1 must not meet an earlier one's checkpoints: they would be taken for its own.
-void check_unused(const Path& run_dir) {
-  const auto found = find_checkpoints(run_dir);
-  if (found.empty()) return;
-  fail(ErrorKind::config,
-       "the run folder {} holds checkpoints up to step {}; go on with --resume, or choose another "
-       "run_dir (--run-dir DIR)",
-       run_dir.string(), found.front().step);
-}
-
-// Whole or not at all, since workers and later resumes read it.
-void write_file(const Path& file, const std::string& text) {
-  const Path partial = file.string() + ".partial";
-  std::ofstream stream(partial, std::ios::trunc);
-  stream << text;
-  stream.close();
-  std::error_code error;
-  if (stream) std::filesystem::rename(partial, file, error);
-  if (!stream || error) {
-    fail(ErrorKind::resource, "cannot write {}: {}; check that the run folder can be written and has room",
-         file.string(), error ? error.message() : std::strerror(errno));
-  }
-}
-
-std::string text_of(const Site& site) {
-  std::string text;
-  google::protobuf::TextFormat::PrintToString(site, &text);
-  return text;
-}
 
 std::string time_now() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -102,14 +59,17 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
+// The same command would be refused again.
+bool is_refusal(ErrorKind kind) {
+  return kind == ErrorKind::usage || kind == ErrorKind::config || kind == ErrorKind::plugin;
+}
+
 void print_end(const LaunchResult& result, const std::vector<std::string>& words, const Path& run_dir) {
   const auto kind = static_cast<ErrorKind>(result.exit_code);
   if (result.exit_code == 0) return;
   if (!result.report.empty()) std::fprintf(stderr, "ananke: %s\n", result.report.c_str());
   std::fprintf(stderr, "ananke: exit code %d (%s)\n", result.exit_code, name_of(kind));
-  bool usable = false;
-  for (const FoundCheckpoint& checkpoint : find_checkpoints(run_dir)) usable = usable || checkpoint.complete();
-  if (!usable) return;
+  if (is_refusal(kind) || !has_complete_checkpoint(run_dir)) return;
   std::string again = "ananke run";
   for (const std::string& word : words) {
     if (word != "--resume") again += " " + quoted(word);
@@ -120,12 +80,11 @@ void print_end(const LaunchResult& result, const std::vector<std::string>& words
 int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, bool resume) {
   const Path run_dir = std::filesystem::absolute(loaded.job.run_dir());
   const int ranks = static_cast<int>(loaded.job.resolved().ranks());
-  make_run_dir(run_dir);
+  make_run_folder(run_dir);
   const RunGuard guard(run_dir);
-  if (!resume) check_unused(run_dir);
+  resume ? check_resumable(run_dir, loaded) : check_unused(run_dir);
   loaded.job.mutable_resolved()->set_started(time_now());
-  write_file(run_dir / "job.textproto", print_job(loaded));
-  write_file(run_dir / "site.textproto", text_of(site));
+  write_run_files(run_dir, loaded, site);
   open_log(run_dir / "logs" / "launcher.log", "launcher", LogLevel::info);
   LaunchResult result;
   {

@@ -6,6 +6,7 @@
 
 #include "launcher/arguments.h"
 #include "runtime/base/error.h"
+#include "runtime/data/document_source.h"
 #include "runtime/engine/optimizer_rules.h"
 
 namespace ananke {
@@ -59,6 +60,7 @@ LoadedJob load_checked_job(const JobArguments& arguments) {
   LoadedJob loaded = load_job(arguments.job);
   try {
     optimizer_of_each(loaded.job, ParameterTable(loaded.job.model()));
+    for (const Split split : {Split::train, Split::held_out}) make_document_source(loaded.job, split);
   } catch (const Error& error) {
     fail(error.kind(), "{}: {}", arguments.job.file.string(), error.what());
   }

@@ -27,7 +27,8 @@ JobArguments parse_job_arguments(const std::vector<std::string>& words, const st
                                  boost::program_options::variables_map* values = nullptr);
 
 // load_job, and then what also can be known before anything starts: every parameter of the model has an optimizer, and
-// every optimizer rule a parameter. Throws as load_job does.
+// every optimizer rule a parameter; the token stores can be read and their tokens are of the model's vocabulary. Throws
+// as load_job does, and Error(data).
 LoadedJob load_checked_job(const JobArguments& arguments);
 
 }  // namespace ananke

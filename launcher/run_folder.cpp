@@ -1,0 +1,84 @@
+#include "launcher/run_folder.h"
+
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "ananke/checkpoint.pb.h"
+#include "ananke/job.pb.h"
+#include "ananke/site.pb.h"
+#include "runtime/base/error.h"
+#include "runtime/base/replace_file.h"
+#include "runtime/checkpoint/folder.h"
+#include "runtime/config/job.h"
+#include "runtime/config/resume.h"
+
+namespace ananke {
+namespace {
+
+using Path = std::filesystem::path;
+
+void write_file(const Path& path, const std::string& text) {
+  ReplacedFile file(path);
+  errno = 0;
+  std::ofstream stream(file.partial(), std::ios::trunc);
+  stream << text;
+  stream.close();
+  if (!stream) {
+    fail(ErrorKind::resource, "cannot write {}: {}; check that the run folder can be written and has room",
+         path.string(), std::strerror(errno));
+  }
+  file.commit();
+}
+
+}  // namespace
+
+void make_run_folder(const Path& run_dir) {
+  std::error_code error;
+  std::filesystem::create_directories(run_dir / "logs", error);
+  if (error) {
+    fail(ErrorKind::resource, "cannot make the run folder {}: {}; choose another run_dir", run_dir.string(),
+         error.message());
+  }
+}
+
+void check_unused(const Path& run_dir) {
+  const auto found = find_checkpoints(run_dir);
+  if (found.empty()) return;
+  if (std::ranges::none_of(found, &FoundCheckpoint::complete)) {
+    fail(ErrorKind::config,
+         "the run folder {} holds {} checkpoints, none of which can be used (the newest, of step {}: {}); choose "
+         "another run_dir (--run-dir DIR), or remove {}",
+         run_dir.string(), found.size(), found.front().step, found.front().problem,
+         checkpoints_folder(run_dir).string());
+  }
+  fail(ErrorKind::config,
+       "the run folder {} holds checkpoints up to step {}; go on with --resume, or choose another "
+       "run_dir (--run-dir DIR)",
+       run_dir.string(), found.front().step);
+}
+
+void check_resumable(const Path& run_dir, const LoadedJob& job) {
+  const auto found = find_checkpoints(run_dir);
+  const auto newest = std::ranges::find_if(found, &FoundCheckpoint::complete);
+  if (newest == found.end()) return;
+  Job before;
+  if (!before.ParseFromString(read_index(newest->folder, newest->index_hash).job())) return;
+  changes_of_resume(before, newest->step, job);
+}
+
+bool has_complete_checkpoint(const Path& run_dir) {
+  return std::ranges::any_of(find_checkpoints(run_dir), &FoundCheckpoint::complete);
+}
+
+void write_run_files(const Path& run_dir, const LoadedJob& job, const Site& site) {
+  std::string site_text;
+  google::protobuf::TextFormat::PrintToString(site, &site_text);
+  write_file(run_dir / "job.textproto", print_job(job));
+  write_file(run_dir / "site.textproto", site_text);
+}
+
+}  // namespace ananke

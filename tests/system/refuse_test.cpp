@@ -1,0 +1,82 @@
+// What can be refused before a worker starts is: by the launcher, in a sentence, and the run folder stays as it was.
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+#include "runtime/checkpoint/folder.h"
+#include "tests/system/command_process.h"
+#include "tests/temp_folder.h"
+
+namespace ananke {
+namespace {
+
+constexpr const char* job_text = R"(
+run_dir: "set by the test"
+model { vocab_size: 16 hidden_size: 8 num_hidden_layers: 1 num_attention_heads: 1
+        num_experts: 2 num_experts_per_tok: 1 moe_intermediate_size: 4 }
+training { steps: 2 sequence_length: 8 rows_per_step: 1 }
+data { generated { documents: 4 shortest: 4 longest: 8 branches: 2 } }
+optimizer { use: "adamw" }
+)";
+
+class RefuseTest : public ::testing::Test {
+ protected:
+  RefuseTest() { folder_.write("job.textproto", job_text); }
+
+  std::filesystem::path run_dir() const { return folder_.path() / "run"; }
+  int run(const std::vector<std::string>& more) {
+    std::vector<std::string> words{"run", (folder_.path() / "job.textproto").string(), "--run-dir", run_dir().string()};
+    words.insert(words.end(), more.begin(), more.end());
+    CommandProcess job(words, folder_.path() / "output");
+    const int code = job.wait();
+    output_ = job.output();
+    return code;
+  }
+  bool says(const std::string& text) const { return output_.find(text) != std::string::npos; }
+  void expect_refused(const std::vector<std::string>& more, ErrorKind kind, const std::vector<std::string>& texts) {
+    const std::string job = text_of(run_dir() / "job.textproto"), log = text_of(run_dir() / "logs" / "rank-0.log");
+    EXPECT_EQ(run(more), static_cast<int>(kind)) << output_;
+    for (const std::string& text : texts) EXPECT_TRUE(says(text)) << text << " is not in " << output_;
+    EXPECT_FALSE(says("to go on from")) << "the same command would be refused again: " << output_;
+    EXPECT_EQ(text_of(run_dir() / "job.textproto"), job);
+    EXPECT_EQ(text_of(run_dir() / "logs" / "rank-0.log"), log) << "a worker was started";
+  }
+
+  TempFolder folder_;
+  std::string output_;
+};
+
+TEST_F(RefuseTest, ARuleThatFitsNoParameter) {
+  expect_refused({"--set", "optimizer[0].match=none_of_these"}, ErrorKind::config, {"none_of_these"});
+}
+
+TEST_F(RefuseTest, AStoreThatIsNoneOrOfAnotherVocabulary) {
+  const std::string store = folder_.write("tokens.h5", "not HDF5").string();
+  expect_refused({"--set", "evaluation.tokens=" + store}, ErrorKind::data, {store, "not an HDF5 file"});
+  folder_.write("text.txt", "some text");
+  CommandProcess import({"data", "import", "--output", store, (folder_.path() / "text.txt").string()},
+                        folder_.path() / "output");
+  ASSERT_EQ(import.wait(), 0) << import.output();
+  expect_refused({"--set", "evaluation.tokens=" + store}, ErrorKind::config, {"257 tokens", "model.vocab_size is 16"});
+}
+
+TEST_F(RefuseTest, ChangesThatARunCannotTake) {
+  ASSERT_EQ(run({}), 0) << output_;
+  expect_refused({}, ErrorKind::config, {"checkpoints up to step 2", "--resume"});
+  expect_refused({"--resume", "--set", "model.hidden_size=16", "--set", "training.seed=7"}, ErrorKind::config,
+                 {"model.hidden_size: 8 in the checkpoint, 16 in the job", "training.seed: 1"});
+  expect_refused({"--resume", "--set", "training.steps=1"}, ErrorKind::config, {"step 2, past training.steps 1"});
+  EXPECT_EQ(run({"--resume", "--set", "training.steps=3"}), 0) << output_;
+  EXPECT_TRUE(says("changed: training.steps: 2 before, 3 now")) << output_;
+}
+
+TEST_F(RefuseTest, AFolderWhoseCheckpointsAreAllDamaged) {
+  ASSERT_EQ(run({}), 0) << output_;
+  const auto checkpoint = checkpoints_folder(run_dir()) / step_folder_name(2);
+  std::filesystem::remove(checkpoint / "COMPLETE");
+  expect_refused({}, ErrorKind::config, {"1 checkpoints, none of which can be used", "COMPLETE is missing"});
+  EXPECT_EQ(run({"--resume"}), static_cast<int>(ErrorKind::checkpoint)) << output_;
+  EXPECT_FALSE(says("to go on from")) << output_;
+}
+
+}  // namespace
+}  // namespace ananke
