@@ -103,17 +103,21 @@ std::vector<fs::path> text_files(const std::vector<fs::path>& inputs) {
   return files;
 }
 
-ImportResult import_bytes(const std::vector<fs::path>& inputs, const fs::path& output,
-                          const std::function<void(const ImportProgress&)>& report) {
+void check_output(const fs::path& output, const std::vector<fs::path>& files) {
   std::error_code none;
   if (fs::is_directory(output, none)) {
     fail(ErrorKind::resource, "cannot write the token store {}: it is a folder; name a file", output.string());
   }
-  for (const fs::path& file : text_files(inputs)) {
+  for (const fs::path& file : files) {
     if (!fs::equivalent(file, output, none)) continue;
     fail(ErrorKind::data, "the token store {} would replace {}, one of the files to import; name another output",
          output.string(), file.string());
   }
+}
+
+ImportResult import_bytes(const std::vector<fs::path>& inputs, const fs::path& output,
+                          const std::function<void(const ImportProgress&)>& report) {
+  check_output(output, text_files(inputs));
   return ByteImporter(output, report).run(inputs);
 }
 

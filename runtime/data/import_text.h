@@ -27,6 +27,10 @@ struct ImportResult {
 // Error(data) naming an input that does not exist or holds no *.txt.
 std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& inputs);
 
+// Before a store is written: throws Error(data) where it would replace one of the files it is made of, Error(resource)
+// where `output` is a folder.
+void check_output(const std::filesystem::path& output, const std::vector<std::filesystem::path>& files);
+
 // Imports with tokenizer "bytes", in bounded memory; replaces `output`, once all of it is on disk. `report` is called
 // about every MiB. Throws Error(data) naming the file that cannot be read or would be replaced by `output`,
 // Error(resource) where `output` cannot be written.
