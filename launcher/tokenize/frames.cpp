@@ -33,7 +33,9 @@ bool read_frame(std::FILE* in, Buffer& out) {
 void write_frame(std::FILE* out, const void* data, std::size_t count, std::size_t unit) {
   if (count > std::numeric_limits<std::uint32_t>::max()) throw std::runtime_error("an answer is too long for a frame");
   const auto head = static_cast<std::uint32_t>(count);
-  if (std::fwrite(&head, sizeof head, 1, out) != 1 || std::fwrite(data, unit, count, out) != count) {
+  const bool written = std::fwrite(&head, sizeof head, 1, out) == 1 &&
+                       (count == 0 || std::fwrite(data, unit, count, out) == count);
+  if (!written) {
     throw std::runtime_error(std::string("cannot write an answer: ") + std::strerror(errno));
   }
 }
