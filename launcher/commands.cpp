@@ -4,9 +4,14 @@ namespace ananke {
 
 // Each is defined in the file of its name.
 int command_check(const std::vector<std::string>& arguments);
+int command_checkpoint_info(const std::vector<std::string>& arguments);
+int command_checkpoint_list(const std::vector<std::string>& arguments);
+int command_checkpoint_verify(const std::vector<std::string>& arguments);
 int command_data_import(const std::vector<std::string>& arguments);
 int command_data_info(const std::vector<std::string>& arguments);
 int command_data_ngram(const std::vector<std::string>& arguments);
+int command_export(const std::vector<std::string>& arguments);
+int command_import(const std::vector<std::string>& arguments);
 int command_parity(const std::vector<std::string>& arguments);
 int command_plugins(const std::vector<std::string>& arguments);
 int command_plugins_info(const std::vector<std::string>& arguments);
@@ -22,6 +27,11 @@ std::span<const Command> all_commands() {
       {"data import", "make a token store from text files", command_data_import},
       {"data info", "what a token store holds", command_data_info},
       {"data ngram", "what unigram and bigram models reach on held-out text", command_data_ngram},
+      {"checkpoint list", "a run's checkpoints: size, age, mesh, complete or why not", command_checkpoint_list},
+      {"checkpoint info", "what a checkpoint holds, and the job that wrote it", command_checkpoint_info},
+      {"checkpoint verify", "read a checkpoint and compare every checksum", command_checkpoint_verify},
+      {"export", "write a checkpoint's weights as a Hugging Face folder", command_export},
+      {"import", "check a Hugging Face folder that training shall start from, and print its model", command_import},
       {"parity", "compare a Hugging Face model's logits, loss and gradients with a recorded case", command_parity},
       {"worker", "one rank of a job; started by `ananke run`", command_worker, true},
   };

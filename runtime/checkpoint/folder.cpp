@@ -70,19 +70,6 @@ std::uint64_t check_files(const std::filesystem::path& folder, const CheckpointI
   return total;
 }
 
-FoundCheckpoint inspect(const std::filesystem::path& folder, std::uint64_t step) {
-  FoundCheckpoint found{folder, step, {}, 0, {}};
-  try {
-    found.index_hash = read_marker(folder);
-    const CheckpointIndex index = read_index(folder, found.index_hash);
-    if (index.step() != step) fail(ErrorKind::checkpoint, "its index is of step {}", index.step());
-    found.bytes = check_files(folder, index);
-  } catch (const std::exception& error) {
-    found.problem = error.what();
-  }
-  return found;
-}
-
 // Folders of a run's checkpoints folder with their names; empty where there is no such folder.
 std::vector<std::filesystem::path> folders_in(const std::filesystem::path& checkpoints) {
   std::vector<std::filesystem::path> found;
@@ -106,9 +93,26 @@ std::string shard_file_name(int rank) { return fmt::format("rank-{:04}.h5", rank
 std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& run_dir) {
   std::vector<FoundCheckpoint> found;
   for (const auto& folder : folders_in(checkpoints_folder(run_dir))) {
-    if (auto step = step_of(folder.filename().string())) found.push_back(inspect(folder, *step));
+    if (step_of(folder.filename().string())) found.push_back(inspect_checkpoint(folder));
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  return found;
+}
+
+FoundCheckpoint inspect_checkpoint(const std::filesystem::path& folder) {
+  FoundCheckpoint found;
+  found.folder = folder;
+  const std::optional<std::uint64_t> named = step_of(folder.filename().string());
+  found.step = named.value_or(0);
+  try {
+    found.index_hash = read_marker(folder);
+    const CheckpointIndex index = read_index(folder, found.index_hash);
+    if (named && index.step() != *named) fail(ErrorKind::checkpoint, "its index is of step {}", index.step());
+    found.step = index.step();
+    found.bytes = check_files(folder, index);
+  } catch (const std::exception& error) {
+    found.problem = error.what();
+  }
   return found;
 }
 
@@ -136,6 +140,13 @@ CheckpointIndex read_index(const std::filesystem::path& folder, const std::strin
     }
   }
   return index;
+}
+
+void check_file_hash(const std::filesystem::path& folder, const CheckpointFile& file) {
+  if (const std::string hash = hash_file(folder / file.name()); hash != file.hash()) {
+    fail(ErrorKind::checkpoint, "{} is damaged: its hash is {} where the index says {}", file.name(), hash,
+         file.hash());
+  }
 }
 
 std::string write_index(const std::filesystem::path& folder, const CheckpointIndex& index) {

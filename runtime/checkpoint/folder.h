@@ -8,7 +8,8 @@
 
 namespace ananke {
 
-class CheckpointIndex;  // proto/ananke/checkpoint.proto
+class CheckpointFile;   // proto/ananke/checkpoint.proto
+class CheckpointIndex;
 
 std::filesystem::path checkpoints_folder(const std::filesystem::path& run_dir);  // run_dir/checkpoints
 std::string step_folder_name(std::uint64_t step);                                // "step-00000100"
@@ -27,11 +28,15 @@ struct FoundCheckpoint {
 // sizes; only the loader hashes the files. Foreign files and folders are left out. Throws Error(checkpoint) where the
 // folder itself cannot be read.
 std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& run_dir);
+// One folder, whatever its name: a checkpoint may have been copied. Never throws for what is wrong with it.
+FoundCheckpoint inspect_checkpoint(const std::filesystem::path& folder);
 // Whether a folder of this name is from an attempt that did not end, or on its way out.
 bool is_leftover(const std::string& folder_name);
 
 // Parsed, after comparing its hash with the marker's. Throws Error(checkpoint) with what differs.
 CheckpointIndex read_index(const std::filesystem::path& folder, const std::string& hash);
+// Reads the whole file and compares its hash with the index's. Throws Error(checkpoint) naming the file and both.
+void check_file_hash(const std::filesystem::path& folder, const CheckpointFile& file);
 // Writes index.json, then the marker that vouches for it, each durable before the next. Returns the index's hash.
 std::string write_index(const std::filesystem::path& folder, const CheckpointIndex& index);
 

@@ -97,27 +97,31 @@ void cut(const CheckpointTensor& tensor, std::size_t index, const StateTarget& t
 
 }  // namespace
 
-std::vector<FilePiece> locate(const CheckpointIndex& index, std::span<const StateTarget> targets) {
-  std::map<std::pair<std::string, std::string>, const CheckpointTensor*> tensors;
-  for (const CheckpointTensor& tensor : index.tensors()) tensors[{tensor.parameter(), tensor.state()}] = &tensor;
-  std::vector<FilePiece> pieces;
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    const StateTarget& target = targets[i];
-    const auto found = tensors.find({target.parameter, target.state});
-    if (found == tensors.end()) {
-      fail(ErrorKind::checkpoint, "it holds no '{}' of {}; {}", target.state, target.parameter,
-           what_there_is(index, target.parameter));
-    }
-    if (!same_shape(*found->second, target.shape)) {
-      fail(ErrorKind::checkpoint, "{} is {} in it and {} in the job: it is of another model", target.parameter,
-           sizes_text(*found->second), to_string(target.shape));
-    }
-    if (target.begin < 0 || target.count < 0 || target.begin + target.count > target.shape.elements()) {
-      fail(ErrorKind::internal, "elements [{}, {}) of {} {} were asked for", target.begin, target.begin + target.count,
-           target.parameter, to_string(target.shape));
-    }
-    cut(*found->second, i, target, pieces);
+TensorLocator::TensorLocator(const CheckpointIndex& index) : index_(index) {
+  for (const CheckpointTensor& tensor : index.tensors()) tensors_[{tensor.parameter(), tensor.state()}] = &tensor;
+}
+
+void TensorLocator::locate(const StateTarget& target, std::size_t number, std::vector<FilePiece>& pieces) const {
+  const auto found = tensors_.find({target.parameter, target.state});
+  if (found == tensors_.end()) {
+    fail(ErrorKind::checkpoint, "it holds no '{}' of {}; {}", target.state, target.parameter,
+         what_there_is(index_, target.parameter));
   }
+  if (!same_shape(*found->second, target.shape)) {
+    fail(ErrorKind::checkpoint, "{} is {} in it and {} in the job: it is of another model", target.parameter,
+         sizes_text(*found->second), to_string(target.shape));
+  }
+  if (target.begin < 0 || target.count < 0 || target.begin + target.count > target.shape.elements()) {
+    fail(ErrorKind::internal, "elements [{}, {}) of {} {} were asked for", target.begin, target.begin + target.count,
+         target.parameter, to_string(target.shape));
+  }
+  cut(*found->second, number, target, pieces);
+}
+
+std::vector<FilePiece> locate(const CheckpointIndex& index, std::span<const StateTarget> targets) {
+  const TensorLocator tensors(index);
+  std::vector<FilePiece> pieces;
+  for (std::size_t i = 0; i < targets.size(); ++i) tensors.locate(targets[i], i, pieces);
   std::stable_sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) { return a.file < b.file; });
   return pieces;
 }

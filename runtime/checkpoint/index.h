@@ -13,6 +13,8 @@
 
 namespace ananke {
 
+class CheckpointTensor;  // proto/ananke/checkpoint.proto
+
 // Merges what each rank wrote: a part holds one file, and fragments that point at it (file 0).
 class IndexBuilder {
  public:
@@ -39,7 +41,20 @@ struct FilePiece {
   std::uint64_t checksum = 0;  // of the fragment
 };
 
-// Where all targets lie, file by file. Throws Error(checkpoint) when a tensor is missing or has another shape.
+// Finds tensors of an index, which must outlive it, by name.
+class TensorLocator {
+ public:
+  explicit TensorLocator(const CheckpointIndex& index);
+  // Adds the pieces of `target`, number `number`, in order of their elements. Throws Error(checkpoint) when the tensor
+  // is missing or has another shape.
+  void locate(const StateTarget& target, std::size_t number, std::vector<FilePiece>& pieces) const;
+
+ private:
+  const CheckpointIndex& index_;
+  std::map<std::pair<std::string, std::string>, const CheckpointTensor*> tensors_;  // by (parameter, state)
+};
+
+// Where all targets lie, file by file. Throws as TensorLocator does.
 std::vector<FilePiece> locate(const CheckpointIndex& index, std::span<const StateTarget> targets);
 
 }  // namespace ananke

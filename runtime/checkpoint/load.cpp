@@ -77,13 +77,7 @@ void read_pieces(const std::filesystem::path& folder, const CheckpointIndex& ind
 }
 
 void check_hashes(const std::filesystem::path& folder, const CheckpointIndex& index, int rank, int ranks) {
-  for (int i = rank; i < index.files_size(); i += ranks) {
-    const CheckpointFile& file = index.files(i);
-    if (const std::string hash = hash_file(folder / file.name()); hash != file.hash()) {
-      fail(ErrorKind::checkpoint, "{} is damaged: its hash is {} where the index says {}", file.name(), hash,
-           file.hash());
-    }
-  }
+  for (int i = rank; i < index.files_size(); i += ranks) check_file_hash(folder, index.files(i));
 }
 
 }  // namespace

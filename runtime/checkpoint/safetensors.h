@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 namespace ananke {
@@ -68,16 +67,5 @@ class Safetensors {
   std::vector<std::unique_ptr<File>> files_;
   std::map<std::string, Tensor, std::less<>> tensors_;
 };
-
-struct SafetensorsOutput {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  std::variant<std::span<const float>, std::span<const std::int32_t>> data;  // F32 or I32; not owned
-};
-
-// Writes one file, tensors in order of their names, so that equal tensors give equal bytes. A temporary name until all
-// is on disk. Throws Error(data) for a name given twice or data that is not as long as the shape, Error(resource) when
-// the file cannot be written.
-void write_safetensors(const std::filesystem::path& path, std::vector<SafetensorsOutput> tensors);
 
 }  // namespace ananke

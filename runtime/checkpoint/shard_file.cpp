@@ -7,6 +7,9 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <mutex>
 
 #include "runtime/base/error.h"
@@ -77,11 +80,32 @@ void require(bool success, const std::filesystem::path& file, std::string_view a
   if (!success) fail(ErrorKind::checkpoint, "cannot {} {}: {}", action, file.string(), library_reason());
 }
 
+// The newest format of HDF5 1.10, whichever library writes: all its metadata have checksums.
+constexpr unsigned char superblock_version = 3;
+void set_format(hid_t access) { H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110); }
+
+// The library does not see the file before this has.
+void check_superblock(const std::filesystem::path& path) {
+  constexpr std::array<unsigned char, 8> signature = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+  std::array<char, 9> start{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(start.data(), start.size());
+  if (!file || std::memcmp(start.data(), signature.data(), signature.size()) != 0) {
+    fail(ErrorKind::checkpoint, "{} is no HDF5 file", path.string());
+  }
+  if (const auto version = static_cast<unsigned char>(start[8]); version != superblock_version) {
+    fail(ErrorKind::checkpoint,
+         "{} has an HDF5 superblock of version {}; only version {} is read, the others are not safe against damage",
+         path.string(), version, superblock_version);
+  }
+}
+
 // No file locks: many cluster file systems refuse or hang on them, and nobody else opens a file of this name.
 hid_t access_properties() {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_file_locking(access, false, true);
   H5Pset_alignment(access, 65536, 4096);  // large datasets begin on a page
+  set_format(access);
   return access;
 }
 
@@ -97,17 +121,49 @@ void abandon(const FileId& file) {
   ::close(memory);
 }
 
-// A new file without datasets, as bytes: H5Fcreate keeps a file it could not finish creating, so we create it.
+// Memory of a file that the library makes in memory, with a copy of what it held when it was closed.
+struct MemoryImage {
+  std::size_t size = 0;
+  std::string closed;
+
+  static void* resize(void* memory, std::size_t size, H5FD_file_image_op_t, void* image) {
+    static_cast<MemoryImage*>(image)->size = size;
+    return std::realloc(memory, size);
+  }
+  static herr_t free(void* memory, H5FD_file_image_op_t operation, void* image) {
+    auto& self = *static_cast<MemoryImage*>(image);
+    if (operation == H5FD_FILE_IMAGE_OP_FILE_CLOSE) self.closed.assign(static_cast<const char*>(memory), self.size);
+    std::free(memory);
+    return 0;
+  }
+  static H5FD_file_image_callbacks_t callbacks(MemoryImage& image) {
+    return {
+        .image_malloc = [](std::size_t size, H5FD_file_image_op_t operation,
+                           void* to) { return resize(nullptr, size, operation, to); },
+        .image_memcpy = [](void* to, const void* from, std::size_t size, H5FD_file_image_op_t,
+                           void*) { return std::memcpy(to, from, size); },
+        .image_realloc = resize,
+        .image_free = free,
+        .udata_copy = [](void* same) { return same; },
+        .udata_free = [](void*) -> herr_t { return 0; },
+        .udata = &image,
+    };
+  }
+};
+
+// A new file without datasets, as bytes: H5Fcreate keeps a file it could not finish creating, so we create it. Only a
+// file that was closed has a superblock that does not say that someone writes to it.
 std::string empty_file() {
+  MemoryImage image;
+  H5FD_file_image_callbacks_t callbacks = MemoryImage::callbacks(image);
   const Properties access(H5Pcreate(H5P_FILE_ACCESS));
+  set_format(access.get());
   H5Pset_fapl_core(access.get(), 4096, false);  // in memory only
-  const FileId file(H5Fcreate("empty", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
-  H5Fflush(file.get(), H5F_SCOPE_GLOBAL);
-  const ssize_t bytes = H5Fget_file_image(file.get(), nullptr, 0);
-  ANANKE_CHECK(bytes > 0, "an empty HDF5 file of {} bytes", bytes);
-  std::string image(static_cast<std::size_t>(bytes), '\0');
-  H5Fget_file_image(file.get(), image.data(), image.size());
-  return image;
+  H5Pset_file_image_callbacks(access.get(), &callbacks);
+  FileId file(H5Fcreate("empty", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
+  ANANKE_CHECK(file.get() >= 0 && file.close() && !image.closed.empty(), "no HDF5 file in memory: {}",
+               library_reason());
+  return std::move(image.closed);
 }
 
 class ShardWriter {
@@ -192,6 +248,7 @@ struct ShardReader::Handle {
 };
 
 ShardReader::ShardReader(const std::filesystem::path& path) : handle_(std::make_unique<Handle>()) {
+  check_superblock(path);
   const Library library;
   const Properties access(access_properties());
   handle_->path = path;
@@ -200,7 +257,7 @@ ShardReader::ShardReader(const std::filesystem::path& path) : handle_(std::make_
 }
 
 ShardReader::~ShardReader() {
-  if (!handle_) return;
+  if (!handle_ || handle_->file < 0) return;
   const Library library;
   H5Fclose(handle_->file);
 }
@@ -224,6 +281,38 @@ void ShardReader::read(const std::string& parameter, const std::string& state, s
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &length, nullptr);
   const bool read = H5Dread(dataset.get(), H5T_NATIVE_FLOAT, memory.get(), space.get(), H5P_DEFAULT, into) >= 0;
   require(read, handle_->path, "read " + name + " from");
+}
+
+namespace {
+
+std::vector<std::uint64_t> read_attribute(const Dataset& dataset, const std::filesystem::path& path, const char* name) {
+  const Attribute attribute(H5Aopen(dataset.get(), name, H5P_DEFAULT));
+  require(attribute.get() >= 0, path, std::string("find the attribute ") + name + " in");
+  const Space space(H5Aget_space(attribute.get()));
+  const hssize_t count = H5Sget_simple_extent_npoints(space.get());
+  require(count > 0 && count <= 64, path, std::string("use the attribute ") + name + " of");
+  std::vector<std::uint64_t> values(static_cast<std::size_t>(count));
+  require(H5Aread(attribute.get(), H5T_NATIVE_UINT64, values.data()) >= 0, path,
+          std::string("read the attribute ") + name + " of");
+  return values;
+}
+
+}  // namespace
+
+ShardReader::Description ShardReader::describe(const std::string& parameter, const std::string& state) {
+  const Library library;
+  const std::string name = parameter + "/" + state;
+  const Dataset dataset(H5Dopen2(handle_->file, name.c_str(), H5P_DEFAULT));
+  require(dataset.get() >= 0, handle_->path, "find " + name + " in");
+  const Space space(H5Dget_space(dataset.get()));
+  Description description;
+  description.elements = H5Sget_simple_extent_npoints(space.get());
+  description.begin = static_cast<std::int64_t>(read_attribute(dataset, handle_->path, "begin")[0]);
+  description.checksum = read_attribute(dataset, handle_->path, "checksum")[0];
+  for (const std::uint64_t size : read_attribute(dataset, handle_->path, "shape")) {
+    description.shape.push_back(static_cast<std::int64_t>(size));
+  }
+  return description;
 }
 
 }  // namespace ananke

@@ -18,6 +18,8 @@ std::vector<std::uint64_t> write_shard(const std::filesystem::path& file, std::s
 // Reads ranges out of a file whose hash has been checked: HDF5 is not robust against damaged files.
 class ShardReader {
  public:
+  // Throws Error(checkpoint) when it is no HDF5 file, or one with a superblock of another version than write_shard
+  // writes: older ones have no checksums of their own, and libhdf5 1.10 trusts them too much.
   explicit ShardReader(const std::filesystem::path& file);
   ~ShardReader();
   ShardReader(ShardReader&&) noexcept;
@@ -25,6 +27,14 @@ class ShardReader {
   // there or is shorter.
   void read(const std::string& parameter, const std::string& state, std::int64_t offset, std::int64_t count,
             float* into);
+  // What write_shard noted beside the fragment's data.
+  struct Description {
+    std::int64_t elements = 0;
+    std::int64_t begin = 0;
+    std::vector<std::int64_t> shape;
+    std::uint64_t checksum = 0;
+  };
+  Description describe(const std::string& parameter, const std::string& state);
 
  private:
   struct Handle;

@@ -123,6 +123,7 @@ std::string absolute(const std::string& path) {
 
 void make_paths_absolute(Job* job) {
   job->set_run_dir(absolute(job->run_dir()));
+  if (job->has_initial_weights()) job->set_initial_weights(absolute(job->initial_weights()));
   if (job->data().has_tokens()) job->mutable_data()->set_tokens(absolute(job->data().tokens()));
   if (job->evaluation().has_tokens()) job->mutable_evaluation()->set_tokens(absolute(job->evaluation().tokens()));
   Training* training = job->mutable_training();
@@ -163,7 +164,7 @@ LoadedJob Reader::run() {
   job_.clear_resolved();  // of an earlier run, where the text comes from a run folder
   make_paths_absolute(&job_);
   Problems problems = complete_plugins(*at_hand_, &job_);
-  for (Problems& more : std::array{check_job(job_, ranks), check_files(job_)}) {
+  for (Problems& more : std::array{check_job(job_, ranks), check_files(job_), check_initial_weights(job_)}) {
     problems.insert(problems.end(), more.begin(), more.end());
   }
   report(problems);

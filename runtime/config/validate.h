@@ -35,6 +35,8 @@ Problems check_optimizer_rules(const Job& job);  // regular expressions
 // All of the above.
 Problems check_job(const Job& job, std::uint32_t ranks);
 
+// initial_weights is a Hugging Face folder of the job's model: reads its config and its tensors' names and shapes.
+Problems check_initial_weights(const Job& job);
 // Files that the job names exist, and the run folder can be one. Looks at the file system.
 Problems check_files(const Job& job);
 

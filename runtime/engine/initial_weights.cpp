@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/random.h"
+#include "runtime/checkpoint/huggingface.h"
 
 namespace ananke {
 
@@ -18,8 +19,11 @@ void initial_weights(const Parameter& parameter, std::uint64_t seed, double init
   }
 }
 
-void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
-                std::uint64_t seed, double initializer_range) {
+namespace {
+
+// Fills every fragment piece by piece: make(parameter, first element, values).
+template <class Make>
+void fill(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments, Make make) {
   constexpr std::int64_t chunk = 1 << 20;
   std::int64_t largest = 0;
   for (const OwnedFragment& fragment : fragments) largest = std::max(largest, fragment.where.count);
@@ -31,13 +35,28 @@ void initialise(Device& device, const ParameterTable& table, std::span<const Own
     for (std::int64_t done = 0; done < fragment.where.count; done += chunk) {
       const std::int64_t count = std::min(chunk, fragment.where.count - done);
       float* values = staging.view(DType::f32, {count}).as<float>();
-      initial_weights(parameter, seed, initializer_range, fragment.where.begin + done,
-                      {values, static_cast<std::size_t>(count)});
+      make(parameter, fragment.where.begin + done, std::span<float>(values, static_cast<std::size_t>(count)));
       const TensorView to = fragment.weight.slice(done, count);
       device.copy(stream, to.data, values, to.bytes());
       stream.synchronize();  // the staging piece is used again
     }
   }
+}
+
+}  // namespace
+
+void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
+                std::uint64_t seed, double initializer_range) {
+  fill(device, table, fragments, [&](const Parameter& parameter, std::int64_t begin, std::span<float> values) {
+    initial_weights(parameter, seed, initializer_range, begin, values);
+  });
+}
+
+void load_weights(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
+                  const HuggingfaceWeights& weights) {
+  fill(device, table, fragments, [&](const Parameter& parameter, std::int64_t begin, std::span<float> values) {
+    weights.read(parameter.name, values, begin);
+  });
 }
 
 }  // namespace ananke

@@ -1,4 +1,5 @@
-// Initial weights: a pure function of (seed, parameter name, element index), whatever the mesh and the device.
+// Initial weights: a pure function of (seed, parameter name, element index), whatever the mesh and the device; or those
+// of a Hugging Face folder.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,8 @@
 
 namespace ananke {
 
+class HuggingfaceWeights;  // checkpoint/huggingface.h
+
 // Elements [begin, begin + out.size()) of a parameter: norms are 1; everything else is a normal of deviation
 // `initializer_range`, truncated at three deviations.
 void initial_weights(const Parameter& parameter, std::uint64_t seed, double initializer_range, std::int64_t begin,
@@ -17,5 +20,8 @@ void initial_weights(const Parameter& parameter, std::uint64_t seed, double init
 // Fills every owned fragment on the device. Waits for the copies.
 void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
                 std::uint64_t seed, double initializer_range);
+// Likewise, with what this rank owns of `weights`; each rank reads its own part only.
+void load_weights(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
+                  const HuggingfaceWeights& weights);
 
 }  // namespace ananke

@@ -14,6 +14,7 @@
 #include "runtime/comm/rank_threads.h"
 #include "runtime/engine/batch_loader.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/initial_weights.h"
 #include "runtime/plugin/catalog.h"
 #include "runtime/plugin/registry.h"
 
@@ -71,21 +72,6 @@ Rows rows_of_rank(const Case& parity, int rank, int ranks) {
   return rows;
 }
 
-void load_weights(Engine& engine, const HuggingfaceWeights& weights) {
-  Buffer staging;
-  for (const OwnedFragment& fragment : engine.parameters().fragments()) {
-    if (fragment.weight.bytes() > staging.bytes()) {
-      staging = engine.device().host_memory().allocate(fragment.weight.bytes(), "weights being read");
-    }
-    float* values = staging.view(DType::f32, {fragment.where.count}).as<float>();
-    const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
-    weights.read(parameter.name, {values, static_cast<std::size_t>(fragment.where.count)}, fragment.where.begin);
-    engine.device().copy(engine.compute(), fragment.weight.data, values, fragment.weight.bytes());
-    engine.compute().synchronize();
-  }
-  engine.parameters().updated();
-}
-
 void collect_gradients(Engine& engine, Computed& computed) {
   for (const OwnedFragment& fragment : engine.parameters().fragments()) {
     const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
@@ -115,7 +101,9 @@ void run_rank(const ParityOptions& options, const Job& job, const Case& parity, 
   limits.longest = limits.positions = parity.length;
   limits.recompute = options.recompute ? RecomputeMode::full : RecomputeMode::none;
   engine.start(limits);
-  load_weights(engine, HuggingfaceWeights(options.folder, job.model(), engine.table().parameters()));
+  load_weights(engine.device(), engine.table(), engine.parameters().fragments(),
+               HuggingfaceWeights(options.folder, job.model(), engine.table().parameters()));
+  engine.parameters().updated();
 
   const Rows rows = rows_of_rank(parity, rank, options.ranks);
   BatchLoader loader(engine.device(), 1, most_rows, parity.length);

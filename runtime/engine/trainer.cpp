@@ -8,6 +8,7 @@
 #include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/checkpoint/huggingface.h"
 #include "runtime/data/sequential_batches.h"
 #include "runtime/engine/initial_weights.h"
 #include "runtime/engine/learning_rate.h"
@@ -89,18 +90,27 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   }
   routing_ = std::make_unique<RoutingTape>(job_, engine_);
   if (resume_run) resume(changes);
-  if (!saved_step_) {
-    initialise(engine_.device(), engine_.table(), engine_.parameters().fragments(), training.seed(),
-               job_.model().initializer_range());
-    engine_.parameters().updated();
-    tell_event(RunEvent::STARTED, "weights made from the seed");
-  }
+  if (!saved_step_) make_weights();
   for (const std::string& used :
        rendezvous_.exchange("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
     memory_bytes_ = std::max<std::uint64_t>(memory_bytes_, std::stoull(used));
   }
   Arena& memory = engine_.device().memory();
   log_info("{}", ledger_text("device memory", memory.ledger(), memory.peak()));
+}
+
+void Trainer::make_weights() {
+  const std::span<const OwnedFragment> fragments = engine_.parameters().fragments();
+  const std::string& folder = job_.initial_weights();
+  if (folder.empty()) {
+    initialise(engine_.device(), engine_.table(), fragments, job_.training().seed(), job_.model().initializer_range());
+  } else {
+    control_.phase("reading initial weights", 0);
+    load_weights(engine_.device(), engine_.table(), fragments,
+                 HuggingfaceWeights(folder, job_.model(), engine_.table().parameters()));
+  }
+  engine_.parameters().updated();
+  tell_event(RunEvent::STARTED, folder.empty() ? "weights made from the seed" : "weights from " + folder);
 }
 
 void Trainer::resume(const ChangesSince& changes) {

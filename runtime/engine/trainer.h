@@ -27,17 +27,19 @@ class Trainer {
 
   // Memory of this rank by purpose.
   std::vector<PlanLine> plan() const;
-  // Device, communicators, memory; weights from the seed, or from the newest complete checkpoint when `resume` is set
-  // (from the seed when there is none yet).
+  // Device, communicators, memory; weights from the seed or the job's initial_weights, or from the newest complete
+  // checkpoint when `resume` is set and there is one.
   void start(bool resume, const ChangesSince& changes = {});
   // Until the last step or until some rank is asked to stop. Either way the state is in a checkpoint on return.
   TrainingEnd train();
 
   const TrainingProgress& progress() const { return progress_; }
   Engine& engine() { return engine_; }
+  const OptimizerStep& optimizer() const { return *optimizer_; }  // once started
 
  private:
   void resume(const ChangesSince& changes);
+  void make_weights();
   bool train_step();  // false: some rank was asked to stop
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
   void check_finite(const StepScalars::Outcome& outcome) const;

@@ -88,6 +88,40 @@ void collect(Engine& engine, std::mutex& mutex, std::map<std::string, std::vecto
   }
 }
 
+// Whole optimizer states, as collect() does for parameters. Replicas must hold the same bits.
+void collect_states(Trainer& trainer, std::mutex& mutex, std::map<std::string, std::vector<float>>& whole) {
+  Engine& engine = trainer.engine();
+  for (const OptimizerStep::State& state : trainer.optimizer().states()) {
+    const Fragment& where = state.fragment->where;
+    const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(where.parameter)];
+    std::vector<float> piece(static_cast<std::size_t>(where.count));
+    engine.device().read(state.values, piece.data());
+    std::lock_guard lock(mutex);
+    std::vector<float>& values = whole[parameter.name + " " + state.name];
+    values.resize(static_cast<std::size_t>(parameter.shape.elements()));
+    std::copy(piece.begin(), piece.end(), values.begin() + where.begin);
+  }
+}
+
+// Every replica's pieces of weights and states, against what was collected of all.
+void expect_equal_replicas(Trainer& trainer, const RunResult& result) {
+  Engine& engine = trainer.engine();
+  const auto expect = [&](const Fragment& where, const TensorView& values, const std::vector<float>& whole) {
+    std::vector<float> piece(static_cast<std::size_t>(where.count));
+    engine.device().read(values, piece.data());
+    EXPECT_TRUE(std::equal(piece.begin(), piece.end(), whole.begin() + where.begin))
+        << "rank " << engine.context().rank << ", parameter " << where.parameter;
+  };
+  for (const OwnedFragment& fragment : engine.parameters().fragments()) {
+    const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
+    expect(fragment.where, fragment.weight, result.weights.at(parameter.name));
+  }
+  for (const OptimizerStep::State& state : trainer.optimizer().states()) {
+    const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(state.fragment->where.parameter)];
+    expect(state.fragment->where, state.values, result.states.at(parameter.name + " " + state.name));
+  }
+}
+
 // What is in use after the start is what was announced before it, purpose by purpose.
 void expect_planned(Trainer& trainer) {
   std::map<std::string, std::uint64_t> planned, used;
@@ -144,11 +178,29 @@ RunResult train(Job job, const RunRequest& request) {
     expect_planned(trainer);
     trainer.train();
     collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
+    collect_states(trainer, mutex, result.states);
     rendezvous.exchange("test done", {}, "");
     if (context.rank == 0) {
       result.steps = recorder.result.steps;
       result.evaluations = recorder.result.evaluations;
     }
+  });
+  return result;
+}
+
+RunResult start_only(Job job, const RunRequest& request) {
+  prepare(job, request);
+  RunResult result;
+  std::mutex mutex;
+  run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
+    Recorder recorder(0);
+    Trainer trainer(std::move(roles), context, rendezvous, recorder, recorder);
+    trainer.start(request.resume);
+    collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
+    collect_states(trainer, mutex, result.states);
+    rendezvous.exchange("all collected", {}, "");
+    expect_equal_replicas(trainer, result);
+    rendezvous.exchange("test done", {}, "");
   });
   return result;
 }

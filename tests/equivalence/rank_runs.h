@@ -22,6 +22,7 @@ struct RunResult {
   std::vector<StepRecord> steps;
   std::vector<EvaluationRecord> evaluations;
   std::map<std::string, std::vector<float>> weights;  // whole parameters after the last step
+  std::map<std::string, std::vector<float>> states;   // "<parameter> <state>" of the optimizer, whole
 };
 
 struct RunRequest {
@@ -33,6 +34,9 @@ struct RunRequest {
 };
 
 RunResult train(Job job, const RunRequest& request);
+// Starts as train() does, from the newest checkpoint when `resume` is set, and takes no step: weights and states are
+// what the ranks hold then, after a check that all replicas hold the same bits.
+RunResult start_only(Job job, const RunRequest& request);
 
 // Gradients of the first step from the initial weights, before any update, whole parameters; and that step's loss.
 struct GradientResult {

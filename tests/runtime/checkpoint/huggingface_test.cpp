@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ananke/model.pb.h"
+#include "runtime/checkpoint/safetensors_writer.h"
 #include "tests/runtime/refusal.h"
 #include "tests/runtime/temporary_folder.h"
 

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "runtime/base/random.h"
+#include "runtime/checkpoint/safetensors_writer.h"
 #include "tests/runtime/refusal.h"
 #include "tests/runtime/temporary_folder.h"
 
@@ -162,6 +165,76 @@ TEST(Safetensors, WritesTheSameBytesInAnyOrderAndReadsThemBack) {
                "twice");
   EXPECT_NAMES(refusal(ErrorKind::resource, [&] { write_safetensors(folder / "no/c", {{"w", {6}, values}}); }), "no/");
   EXPECT_FALSE(std::filesystem::exists(folder / "c"));
+}
+
+TEST(SafetensorsWriter, RefusesMisuse) {
+  TemporaryFolder folder;
+  const std::vector<float> values = {1, 2, 3};
+  const std::vector<std::int32_t> ids = {1};
+  const auto entries = [] { return std::vector<SafetensorsEntry>{{"w", SafetensorsType::f32, {3}}}; };
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { SafetensorsWriter(folder / "f", {{"", SafetensorsType::f32, {1}}}); }),
+               "reserved");
+  EXPECT_NAMES(refusal(ErrorKind::internal,
+                       [&] {
+                         SafetensorsWriter file(folder / "f", entries());
+                         file.append(values);
+                         file.append(values);
+                       }),
+               "past the end");
+  EXPECT_NAMES(refusal(ErrorKind::internal,
+                       [&] {
+                         SafetensorsWriter file(folder / "f", entries());
+                         file.append(std::span(values).first(2));
+                         file.finish();
+                       }),
+               "1 elements of w were not written");
+  EXPECT_NAMES(refusal(ErrorKind::internal, [&] { SafetensorsWriter(folder / "f", entries()).append(ids); }),
+               "w is F32");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "what was not finished leaves nothing";
+}
+
+TEST(SafetensorsWriter, WritesInPiecesWhatIsWrittenInOneGo) {
+  TemporaryFolder folder;
+  std::vector<float> values(200'000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) / 7;
+  const std::vector<float> none;
+  write_safetensors(folder / "one", {{"a", {0}, none}, {"b", {100'000, 2}, values}, {"c", {0, 3}, none}});
+  SafetensorsWriter file(folder / "pieces", {{"a", SafetensorsType::f32, {0}},
+                                             {"b", SafetensorsType::f32, {100'000, 2}},
+                                             {"c", SafetensorsType::f32, {0, 3}}});
+  file.append(std::span(values).first(1));
+  file.append(std::span(values).subspan(1, 150'000));
+  file.append(std::span(values).subspan(150'001));
+  file.finish();
+  EXPECT_EQ(read_text(folder / "pieces"), read_text(folder / "one"));
+}
+
+TEST(SafetensorsWriter, RoundsToNearestEvenInBf16AndKeepsWhatIsNoNumber) {
+  const auto rounded = [](std::uint32_t bits) { return to_bf16(std::bit_cast<float>(bits)); };
+  EXPECT_EQ(rounded(0x3f800000), 0x3f80);  // 1
+  EXPECT_EQ(rounded(0x3f807fff), 0x3f80);  // below the middle
+  EXPECT_EQ(rounded(0x3f808000), 0x3f80);  // the middle: to even
+  EXPECT_EQ(rounded(0x3f818000), 0x3f82);  // the middle: to even, upwards
+  EXPECT_EQ(rounded(0x3f808001), 0x3f81);  // above the middle
+  EXPECT_EQ(rounded(0xbf818000), 0xbf82);
+  EXPECT_EQ(rounded(0x7f7fffff), 0x7f80);  // the largest float is nearer to infinity
+  EXPECT_EQ(rounded(0xff800000), 0xff80);
+  EXPECT_EQ(rounded(0x80000000), 0x8000);
+  EXPECT_EQ(rounded(0x00008000), 0x0000);  // subnormal
+  EXPECT_EQ(rounded(0x7f800001), 0x7fc0);  // a NaN whose fraction would be cut off
+  EXPECT_EQ(rounded(0xffffffff), 0xffff);
+  TemporaryFolder folder;
+  const std::vector<float> values = {1, std::numeric_limits<float>::quiet_NaN(), -3.140625f, 1e-40f};
+  SafetensorsWriter file(folder / "f", {{"w", SafetensorsType::bf16, {4}}});
+  file.append(values);
+  file.finish();
+  const Safetensors read = Safetensors::open(folder / "f");
+  EXPECT_EQ(read.info("w").dtype, "BF16");
+  const std::vector<float> back = read.read_f32("w");
+  EXPECT_EQ(back[0], 1);
+  EXPECT_TRUE(std::isnan(back[1]));
+  EXPECT_EQ(back[2], -3.140625f);
+  EXPECT_NEAR(back[3], 1e-40f, 1e-40f);
 }
 
 TEST(Safetensors, ReadsShardsOfAFolderAndRefusesAnIndexThatLies) {

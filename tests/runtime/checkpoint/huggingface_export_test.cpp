@@ -1,0 +1,173 @@
+#include "runtime/checkpoint/huggingface_export.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "ananke/model.pb.h"
+#include "runtime/checkpoint/huggingface.h"
+#include "tests/runtime/refusal.h"
+#include "tests/runtime/temporary_folder.h"
+
+namespace ananke {
+namespace {
+
+const std::filesystem::path golden_folder = std::filesystem::path(ANANKE_SOURCE_DIR) / "tests/golden";
+
+Model twelve_experts() {
+  Model model;
+  model.set_vocab_size(17);
+  model.set_hidden_size(6);
+  model.set_num_hidden_layers(3);
+  model.set_num_attention_heads(2);
+  model.set_num_key_value_heads(1);
+  model.set_head_dim(4);
+  model.set_intermediate_size(5);
+  model.set_num_experts(12);
+  model.set_num_experts_per_tok(3);
+  model.set_moe_intermediate_size(7);
+  model.set_norm_topk_prob(true);
+  model.set_decoder_sparse_step(1);
+  model.add_mlp_only_layers(1);
+  model.set_rms_norm_eps(1e-5);
+  model.set_rope_theta(1e6 / 3);
+  model.set_max_position_embeddings(99);
+  model.set_tie_word_embeddings(true);
+  model.set_initializer_range(0.03);
+  return model;
+}
+
+// Expert i is filled with i, everything else with its place in the table.
+float value_of(const Parameter& parameter, const ParameterTable& table) {
+  return static_cast<float>(parameter.expert >= 0 ? parameter.expert : 100 + table.find(parameter.name));
+}
+
+ExportSummary export_filled(const Model& model, const ExportOptions& options) {
+  const ParameterTable table(model);
+  return export_huggingface(model, options, [&](const Parameter& parameter, std::int64_t, std::span<float> out) {
+    std::fill(out.begin(), out.end(), value_of(parameter, table));
+  });
+}
+
+std::size_t files_in(const std::filesystem::path& folder) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+TEST(HuggingfaceExport, RefusesAFolderThatIsThere) {
+  TemporaryFolder folder;
+  folder.write("out/some file", "precious");
+  EXPECT_NAMES(refusal(ErrorKind::config, [&] { export_filled(twelve_experts(), {folder / "out"}); }), "exists already");
+  EXPECT_EQ(read_text(folder / "out/some file"), "precious");
+  folder.write("file", "");
+  refusal(ErrorKind::config, [&] { export_filled(twelve_experts(), {folder / "file"}); });
+  refusal(ErrorKind::resource, [&] { export_filled(twelve_experts(), {folder / "file/below"}); });
+}
+
+TEST(HuggingfaceExport, LeavesNothingWhenReadingFails) {
+  TemporaryFolder folder;
+  int left = 20;
+  EXPECT_NAMES(refusal(ErrorKind::checkpoint,
+                       [&] {
+                         export_huggingface(twelve_experts(), {folder / "out"},
+                                            [&](const Parameter& parameter, std::int64_t, std::span<float>) {
+                                              if (--left == 0) fail(ErrorKind::checkpoint, "no {}", parameter.name);
+                                            });
+                       }),
+               "no model.layers");
+  EXPECT_EQ(files_in(folder.path()), 0U);
+}
+
+TEST(HuggingfaceExport, KeepsTheNumberOfEveryExpert) {
+  TemporaryFolder folder;
+  const Model model = twelve_experts();
+  const ParameterTable table(model);
+  const ExportSummary summary = export_filled(model, {folder / "out", SafetensorsType::f32});
+  EXPECT_EQ(summary.files, 1U);
+  EXPECT_EQ(summary.tensors, table.parameters().size());
+  EXPECT_EQ(files_in(folder.path()), 1U);
+  EXPECT_EQ(files_in(folder / "out"), 2U);
+  const Safetensors file = Safetensors::open(folder / "out");
+  EXPECT_FALSE(file.contains("lm_head.weight")) << "the head is tied";
+  for (int layer : {0, 2}) {
+    for (int expert = 0; expert < 12; ++expert) {
+      for (const char* matrix : {"gate_proj", "up_proj", "down_proj"}) {
+        const std::string name = fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, matrix);
+        EXPECT_EQ(file.read_f32(name), std::vector<float>(42, static_cast<float>(expert))) << name;
+      }
+    }
+  }
+  // Experts stand in the order of their numbers: 2 before 10.
+  const std::string bytes = read_text(folder / "out/model.safetensors");
+  EXPECT_LT(bytes.find("layers.0.mlp.experts.2.gate"), bytes.find("layers.0.mlp.experts.10.gate"));
+  const HuggingfaceWeights weights(folder / "out", model, table.parameters());
+}
+
+TEST(HuggingfaceExport, ReadsBackAsTheSameModel) {
+  TemporaryFolder folder;
+  Model model = twelve_experts();
+  export_filled(model, {folder / "moe"});
+  EXPECT_EQ(read_huggingface_config(folder / "moe").DebugString(), model.DebugString());
+  model.set_num_experts(0);
+  for (const char* field : {"num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step",
+                            "mlp_only_layers"}) {
+    model.GetReflection()->ClearField(&model, Model::descriptor()->FindFieldByName(field));
+  }
+  export_filled(model, {folder / "dense"});
+  EXPECT_NAMES(read_text(folder / "dense/config.json"), "\"qwen3\"");
+  const Model dense = read_huggingface_config(folder / "dense");
+  EXPECT_EQ(dense.num_experts(), 0U);
+  EXPECT_EQ(dense.intermediate_size(), 5U);
+  EXPECT_EQ(dense.rope_theta(), model.rope_theta());
+}
+
+TEST(HuggingfaceExport, CutsShardsBySizeAndListsThem) {
+  TemporaryFolder folder;
+  const Model model = twelve_experts();
+  const ParameterTable table(model);
+  const ExportSummary summary = export_filled(model, {folder / "out", SafetensorsType::bf16, 1000});
+  EXPECT_EQ(summary.bytes, static_cast<std::uint64_t>(table.total()) * 2);
+  EXPECT_GT(summary.files, 5U);
+  EXPECT_EQ(files_in(folder / "out"), summary.files + 2);
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "out")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    EXPECT_NAMES(entry.path().filename().string(), fmt::format("-of-{:05}", summary.files));
+    const Safetensors shard = Safetensors::open(entry.path());
+    std::uint64_t bytes = 0;
+    for (const std::string& name : shard.names()) bytes += shard.info(name).bytes;
+    EXPECT_LE(bytes, 1000U) << entry.path();
+  }
+  const Safetensors all = Safetensors::open(folder / "out");
+  for (const Parameter& parameter : table.parameters()) {
+    EXPECT_EQ(all.info(parameter.name).dtype, "BF16");
+    EXPECT_EQ(all.read_f32(parameter.name).back(), value_of(parameter, table)) << parameter.name;
+  }
+  // A tensor larger than a shard has a shard of its own.
+  EXPECT_EQ(export_filled(model, {folder / "each", SafetensorsType::f32, 1}).files, table.parameters().size());
+}
+
+TEST(HuggingfaceExport, OfAnImportInFp32IsTheSameBytes) {
+  for (const char* name : {"qwen3_moe_a", "qwen3_moe_dense_mix", "qwen3_moe_tied_mqa", "qwen3_moe_unnormalised"}) {
+    TemporaryFolder folder;
+    const Model model = read_huggingface_config(golden_folder / name);
+    const ParameterTable table(model);
+    const HuggingfaceWeights weights(golden_folder / name, model, table.parameters());
+    export_huggingface(model, {folder / "out", SafetensorsType::f32},
+                       [&](const Parameter& parameter, std::int64_t begin, std::span<float> out) {
+                         weights.read(parameter.name, out, begin);
+                       });
+    EXPECT_EQ(read_huggingface_config(folder / "out").DebugString(), model.DebugString());
+    const Safetensors before = Safetensors::open(golden_folder / name / "model.safetensors");
+    const Safetensors after = Safetensors::open(folder / "out");
+    for (const std::string& tensor : after.names()) {
+      EXPECT_EQ(after.info(tensor).dtype, "F32");
+      EXPECT_EQ(after.info(tensor).shape, before.info(tensor).shape) << tensor;
+      EXPECT_EQ(after.read_f32(tensor), before.read_f32(tensor)) << tensor;
+    }
+    EXPECT_EQ(after.names().size(), table.parameters().size());
+  }
+}
+
+}  // namespace
+}  // namespace ananke
