@@ -26,9 +26,7 @@ std::string age_of(const Path& folder) {
   return format_duration(std::max(age.count(), 0.0));
 }
 
-std::string mesh_text(const Job& job) {
-  return fmt::format("{} x {}", job.mesh().replicate(), job.mesh().shard());
-}
+std::string mesh_text(const Job& job) { return fmt::format("{} x {}", job.mesh().replicate(), job.mesh().shard()); }
 
 // A run's folder, its checkpoints folder, or a single checkpoint. Throws Error(checkpoint) when there is none.
 std::vector<FoundCheckpoint> find_all(const std::string& given) {
@@ -54,8 +52,8 @@ void print_line(const FoundCheckpoint& found) {
     size = format_bytes(found.bytes);
   }
   std::printf("%8llu  %10s  %13s  %8s  %s%s\n", static_cast<unsigned long long>(found.step), size.c_str(),
-              age_of(found.folder).c_str(), mesh.c_str(), found.complete() ? "complete" : "not usable: ",
-              found.problem.c_str());
+              age_of(found.folder).c_str(), mesh.c_str(),
+              found.complete() ? "complete" : "not usable: ", found.problem.c_str());
 }
 
 // By state: how many tensors and elements.
@@ -144,9 +142,10 @@ int command_checkpoint_info(const std::vector<std::string>& arguments) {
 
 int command_checkpoint_verify(const std::vector<std::string>& arguments) {
   std::string folder;
-  CommandOptions options("checkpoint verify", "FOLDER",
-                         "Reads all of a checkpoint, or of every checkpoint of a run folder, and compares every\n"
-                         "file's hash and every tensor's checksum. Exit code 6 when anything is not as it was written.");
+  CommandOptions options(
+      "checkpoint verify", "FOLDER",
+      "Reads all of a checkpoint, or of every checkpoint of a run folder, and compares every\n"
+      "file's hash and every tensor's checksum. Exit code 6 when anything is not as it was written.");
   options.word("FOLDER", folder);
   if (!options.read(arguments)) return 0;
   bool good = true;

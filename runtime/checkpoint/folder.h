@@ -8,7 +8,7 @@
 
 namespace ananke {
 
-class CheckpointFile;   // proto/ananke/checkpoint.proto
+class CheckpointFile;  // proto/ananke/checkpoint.proto
 class CheckpointIndex;
 
 std::filesystem::path checkpoints_folder(const std::filesystem::path& run_dir);  // run_dir/checkpoints

@@ -108,8 +108,7 @@ void check_fragment(ShardReader& file, const CheckpointTensor& tensor, const Che
   }
   std::vector<float> values(fragment.count());
   file.read(tensor.parameter(), tensor.state(), 0, found.elements, values.data());
-  const std::uint64_t checksum =
-      hash64({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+  const std::uint64_t checksum = hash64({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
   if (checksum != fragment.checksum()) {
     fail(ErrorKind::checkpoint, "its data have the checksum {:016x}, the index says {:016x}", checksum,
          fragment.checksum());

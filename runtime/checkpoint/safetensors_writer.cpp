@@ -85,8 +85,8 @@ void SafetensorsWriter::advance(std::size_t elements, bool integers) {
     if (++current_ < entries_.size()) left_ = elements_of(entries_[current_].shape);
   }
   if (elements == 0) return;
-  ANANKE_CHECK(current_ < entries_.size() && elements <= left_, "{} elements past the end of tensor {} of {}",
-               elements, current_, target_.partial().string());
+  ANANKE_CHECK(current_ < entries_.size() && elements <= left_, "{} elements past the end of tensor {} of {}", elements,
+               current_, target_.partial().string());
   ANANKE_CHECK(integers == (entries_[current_].type == SafetensorsType::i32), "{} is {}", entries_[current_].name,
                name_of(entries_[current_].type));
   left_ -= elements;

@@ -17,9 +17,9 @@
 namespace ananke {
 
 enum class SafetensorsType : std::uint8_t { f32, bf16, i32 };
-const char* name_of(SafetensorsType type) noexcept;                     // "F32"
-std::uint64_t element_bytes(SafetensorsType type) noexcept;             // 4
-std::uint16_t to_bf16(float value) noexcept;                            // to nearest, ties to even; NaN stays NaN
+const char* name_of(SafetensorsType type) noexcept;          // "F32"
+std::uint64_t element_bytes(SafetensorsType type) noexcept;  // 4
+std::uint16_t to_bf16(float value) noexcept;                 // to nearest, ties to even; NaN stays NaN
 
 struct SafetensorsEntry {
   std::string name;
@@ -55,8 +55,8 @@ class SafetensorsWriter {
   ReplacedFile target_;
   std::vector<SafetensorsEntry> entries_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
-  std::size_t current_ = 0;   // entry being written
-  std::uint64_t left_ = 0;    // its elements still to come
+  std::size_t current_ = 0;  // entry being written
+  std::uint64_t left_ = 0;   // its elements still to come
   std::vector<std::uint16_t> converted_;
 };
 

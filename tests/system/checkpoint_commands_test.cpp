@@ -37,7 +37,8 @@ class CheckpointCommands : public ::testing::Test {
   }
   static void expect(const Ended& ended, int code, std::initializer_list<const char*> words) {
     EXPECT_EQ(ended.code, code) << ended.output;
-    for (const char* word : words) EXPECT_NE(ended.output.find(word), std::string::npos) << word << "\n" << ended.output;
+    for (const char* word : words)
+      EXPECT_NE(ended.output.find(word), std::string::npos) << word << "\n" << ended.output;
   }
 
   TemporaryFolder folder;

@@ -58,7 +58,8 @@ std::size_t files_in(const std::filesystem::path& folder) {
 TEST(HuggingfaceExport, RefusesAFolderThatIsThere) {
   TemporaryFolder folder;
   folder.write("out/some file", "precious");
-  EXPECT_NAMES(refusal(ErrorKind::config, [&] { export_filled(twelve_experts(), {folder / "out"}); }), "exists already");
+  EXPECT_NAMES(refusal(ErrorKind::config, [&] { export_filled(twelve_experts(), {folder / "out"}); }),
+               "exists already");
   EXPECT_EQ(read_text(folder / "out/some file"), "precious");
   folder.write("file", "");
   refusal(ErrorKind::config, [&] { export_filled(twelve_experts(), {folder / "file"}); });
@@ -110,8 +111,8 @@ TEST(HuggingfaceExport, ReadsBackAsTheSameModel) {
   export_filled(model, {folder / "moe"});
   EXPECT_EQ(read_huggingface_config(folder / "moe").DebugString(), model.DebugString());
   model.set_num_experts(0);
-  for (const char* field : {"num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step",
-                            "mlp_only_layers"}) {
+  for (const char* field :
+       {"num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"}) {
     model.GetReflection()->ClearField(&model, Model::descriptor()->FindFieldByName(field));
   }
   export_filled(model, {folder / "dense"});

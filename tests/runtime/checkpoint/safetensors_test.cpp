@@ -172,7 +172,10 @@ TEST(SafetensorsWriter, RefusesMisuse) {
   const std::vector<float> values = {1, 2, 3};
   const std::vector<std::int32_t> ids = {1};
   const auto entries = [] { return std::vector<SafetensorsEntry>{{"w", SafetensorsType::f32, {3}}}; };
-  EXPECT_NAMES(refusal(ErrorKind::data, [&] { SafetensorsWriter(folder / "f", {{"", SafetensorsType::f32, {1}}}); }),
+  EXPECT_NAMES(refusal(ErrorKind::data,
+                       [&] {
+                         SafetensorsWriter(folder / "f", {{"", SafetensorsType::f32, {1}}});
+                       }),
                "reserved");
   EXPECT_NAMES(refusal(ErrorKind::internal,
                        [&] {

@@ -35,10 +35,10 @@ TEST(InitialWeights, OfAnotherModelAreRefusedWithEveryDifference) {
   job.mutable_model()->set_norm_topk_prob(false);
   job.mutable_model()->add_mlp_only_layers(0);
   job.mutable_model()->set_rope_theta(5e5);
-  expect_words(only_problem(job), {golden.c_str(), "hidden_size: 32 in the folder, 48 in the job",
-                                   "num_experts: 8 in the folder, 12 in the job", "norm_topk_prob: true in the folder",
-                                   "[0, 1] in the folder, [1] in the job", "rope_theta: 10000 in the folder, 500000",
-                                   "--print-model"});
+  expect_words(only_problem(job),
+               {golden.c_str(), "hidden_size: 32 in the folder, 48 in the job",
+                "num_experts: 8 in the folder, 12 in the job", "norm_topk_prob: true in the folder",
+                "[0, 1] in the folder, [1] in the job", "rope_theta: 10000 in the folder, 500000", "--print-model"});
 }
 
 TEST(InitialWeights, ThatCannotBeReadAreRefused) {
