@@ -193,7 +193,7 @@ RunResult start_only(Job job, const RunRequest& request) {
   RunResult result;
   std::mutex mutex;
   run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
-    Recorder recorder(0);
+    Recorder recorder(request);
     Trainer trainer(std::move(roles), context, rendezvous, recorder, recorder);
     trainer.start(request.resume);
     collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
