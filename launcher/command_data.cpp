@@ -1,91 +1,21 @@
-// ananke data import, info, ngram: token stores from text, and what simple models reach on them.
-#include <unistd.h>
-
+// ananke data info, head, ngram: what is in a token store, and what simple models reach on it.
 #include <algorithm>
-#include <boost/program_options.hpp>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <map>
-#include <sstream>
 
-#include "launcher/arguments.h"
 #include "launcher/command.h"
+#include "launcher/data_options.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/base/units.h"
 #include "runtime/data/document_source.h"
-#include "runtime/data/import_text.h"
 #include "runtime/data/ngram.h"
 #include "runtime/data/token_store.h"
+#include "runtime/data/tokenizer.h"
 
 namespace ananke {
 namespace {
-
-namespace po = boost::program_options;
-
-// One verb's options; the words without a name are gathered under `positional`.
-class DataOptions {
- public:
-  DataOptions(std::string verb, std::string usage) : verb_(std::move(verb)), usage_(std::move(usage)) {
-    visible_.add_options()("help,h", "this text");
-  }
-  po::options_description_easy_init add() { return visible_.add_options(); }
-  void positional(const char* name, std::vector<std::string>& words) {
-    hidden_.add_options()(name, po::value(&words));
-    places_.add(name, -1);
-  }
-
-  // False: the help was asked for, and printed.
-  bool read(const std::vector<std::string>& arguments) {
-    po::options_description all;
-    all.add(visible_).add(hidden_);
-    po::variables_map values;
-    read_arguments(arguments, all, places_, &values);
-    if (!values.count("help")) return true;
-    std::ostringstream text;
-    text << visible_;
-    std::printf("usage: ananke data %s %s\n\n%s", verb_.c_str(), usage_.c_str(), text.str().c_str());
-    return false;
-  }
-  [[noreturn]] void misused(const std::string& what) const {
-    fail(ErrorKind::usage, "data {}: {}; usage: ananke data {} {}", verb_, what, verb_, usage_);
-  }
-
- private:
-  std::string verb_;
-  std::string usage_;
-  po::options_description visible_{"options"};
-  po::options_description hidden_;
-  po::positional_options_description places_;
-};
-
-// A line on standard error every half second on a terminal (rewritten in place), every 10 s elsewhere; none for an
-// import that is done before.
-class ProgressLine {
- public:
-  void operator()(const ImportProgress& progress) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < (terminal_ ? std::chrono::milliseconds(500) : std::chrono::milliseconds(10000))) return;
-    last_ = now;
-    printed_ = true;
-    const double seconds = std::chrono::duration<double>(now - begin_).count();
-    const double rate = static_cast<double>(progress.bytes_done) / seconds;
-    const std::uint64_t left = progress.bytes_total - std::min(progress.bytes_total, progress.bytes_done);
-    std::fprintf(stderr, "%simported %s of %s, %s documents, %s left%s", terminal_ ? "\r" : "",
-                 format_bytes(progress.bytes_done).c_str(), format_bytes(progress.bytes_total).c_str(),
-                 format_count(static_cast<double>(progress.documents)).c_str(),
-                 format_duration(static_cast<double>(left) / rate).c_str(), terminal_ ? "\x1b[K" : "\n");
-  }
-  ~ProgressLine() {
-    if (printed_ && terminal_) std::fprintf(stderr, "\n");
-  }
-
- private:
-  bool terminal_ = ::isatty(STDERR_FILENO) == 1;
-  bool printed_ = false;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point last_ = begin_;
-};
 
 // In memory for as many numbers as there are different lengths: fewer than sqrt(2 x tokens).
 void print_lengths(const TokenStore& store) {
@@ -119,32 +49,6 @@ void read_everything(const TokenStore& store) {
 
 }  // namespace
 
-int command_data_import(const std::vector<std::string>& arguments) {
-  std::string tokenizer, output;
-  std::vector<std::string> inputs;
-  DataOptions options("import", "--output FILE INPUT...");
-  options.add()("tokenizer", po::value(&tokenizer)->default_value("bytes"),
-                "how text becomes tokens; bytes: a token is a byte, token 256 ends a document")(
-      "output,o", po::value(&output), "token store to write; one that is there is replaced");
-  options.positional("input", inputs);
-  if (!options.read(arguments)) {
-    std::printf("\nEvery INPUT is a text file, which becomes one document, or a folder, whose *.txt do.\n");
-    return 0;
-  }
-  if (output.empty()) options.misused("--output is missing");
-  if (inputs.empty()) options.misused("no INPUT is named");
-  if (tokenizer != "bytes") options.misused(fmt::format("there is no tokenizer '{}'; there is: bytes", tokenizer));
-  ImportResult result;
-  {
-    ProgressLine line;
-    result = import_bytes({inputs.begin(), inputs.end()}, output, std::ref(line));
-  }
-  std::printf("%s: %llu documents, %llu tokens from %s of text\n", output.c_str(),
-              static_cast<unsigned long long>(result.documents), static_cast<unsigned long long>(result.tokens),
-              format_bytes(result.bytes).c_str());
-  return 0;
-}
-
 int command_data_info(const std::vector<std::string>& arguments) {
   std::vector<std::string> files;
   bool check = false;
@@ -171,6 +75,54 @@ int command_data_info(const std::vector<std::string>& arguments) {
   if (check) {
     read_everything(store);
     std::printf("check            every token read, all checksums fit\n");
+  }
+  return 0;
+}
+
+namespace {
+
+// Up to `most` tokens from the beginning of a document as text, on one line.
+std::string beginning(const TokenStore& store, std::uint64_t document, std::uint64_t most, Tokenizer& tokenizer) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(std::min(most, store.length(document))));
+  store.read(document, 0, tokens);
+  if (!tokens.empty() && tokens.back() == store.info().eos_id) tokens.pop_back();
+  return json_quoted(tokenizer.decode(tokens));
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const TokenStore& store, const std::string& name, const DataOptions& options) {
+  const TokenStoreInfo& info = store.info();
+  if (name.empty() && info.tokenizer != "bytes") {
+    options.misused(fmt::format("{} was made by tokenizer {} (hash {}): name its model with --tokenizer FILE",
+                                store.path(), info.tokenizer, info.tokenizer_hash));
+  }
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name.empty() ? "bytes" : name);
+  if (tokenizer->info().hash != info.tokenizer_hash) {
+    fail(ErrorKind::data, "{} was made by another tokenizer: {} with hash {}, but {} has hash {}", store.path(),
+         info.tokenizer, info.tokenizer_hash, name.empty() ? "bytes" : name, tokenizer->info().hash);
+  }
+  return tokenizer;
+}
+
+}  // namespace
+
+int command_data_head(const std::vector<std::string>& arguments) {
+  std::vector<std::string> files;
+  std::string name;
+  std::uint64_t documents = 0, tokens = 0;
+  DataOptions options("head", "FILE");
+  options.add()("documents,n", po::value(&documents)->default_value(5), "how many documents")(
+      "tokens", po::value(&tokens)->default_value(200), "how many tokens of each")(
+      "tokenizer", po::value(&name), "SentencePiece model that made the store; not needed for bytes");
+  options.positional("file", files);
+  if (!options.read(arguments)) return 0;
+  if (files.size() != 1) options.misused("exactly one FILE is needed");
+  const TokenStore store(files[0]);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(store, name, options);
+  for (std::uint64_t document = 0; document < std::min(documents, store.info().documents); ++document) {
+    const std::uint64_t length = store.length(document);
+    std::printf("%llu (%llu tokens): %s%s\n", static_cast<unsigned long long>(document),
+                static_cast<unsigned long long>(length), beginning(store, document, tokens, *tokenizer).c_str(),
+                length > tokens ? "..." : "");
   }
   return 0;
 }

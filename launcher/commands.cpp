@@ -7,6 +7,7 @@ int command_check(const std::vector<std::string>& arguments);
 int command_checkpoint_info(const std::vector<std::string>& arguments);
 int command_checkpoint_list(const std::vector<std::string>& arguments);
 int command_checkpoint_verify(const std::vector<std::string>& arguments);
+int command_data_head(const std::vector<std::string>& arguments);
 int command_data_import(const std::vector<std::string>& arguments);
 int command_data_info(const std::vector<std::string>& arguments);
 int command_data_ngram(const std::vector<std::string>& arguments);
@@ -24,8 +25,9 @@ std::span<const Command> all_commands() {
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
       {"plugins", "list the plugins that are found, and those refused with the reason", command_plugins},
       {"plugins info", "describe one plugin: its config's fields, defaults and limits", command_plugins_info},
-      {"data import", "make a token store from text files", command_data_import},
+      {"data import", "make a token store from text, JSON lines or Megatron's data sets", command_data_import},
       {"data info", "what a token store holds", command_data_info},
+      {"data head", "the first documents of a token store as text", command_data_head},
       {"data ngram", "what unigram and bigram models reach on held-out text", command_data_ngram},
       {"checkpoint list", "a run's checkpoints: size, age, mesh, complete or why not", command_checkpoint_list},
       {"checkpoint info", "what a checkpoint holds, and the job that wrote it", command_checkpoint_info},

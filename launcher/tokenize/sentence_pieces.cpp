@@ -131,8 +131,7 @@ std::string train(const std::vector<std::string>& documents, int vocabulary_size
                                                     {"num_threads", "16"},  // sums depend on it
                                                     {"minloglevel", "2"}},
                                                    &lines, &model),
-        "train a model of " + std::to_string(vocabulary_size) +
-            " tokens (a smaller vocabulary or more text may help)");
+        "train a model of " + std::to_string(vocabulary_size) + " tokens (a smaller vocabulary or more text may help)");
   return model;
 }
 

@@ -11,7 +11,8 @@ namespace ananke {
 
 class JsonParser {
  public:
-  JsonParser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+  JsonParser(std::string_view text, const std::string& name, std::uint64_t first_line)
+      : text_(text), name_(name), first_line_(first_line) {}
 
   Json document() {
     Json value = this->value(0);
@@ -25,7 +26,7 @@ class JsonParser {
 
   [[noreturn]] void refuse(std::string_view what) const {
     const std::string_view before = text_.substr(0, at_);
-    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const auto line = first_line_ + static_cast<std::uint64_t>(std::count(before.begin(), before.end(), '\n'));
     const auto column = at_ - (before.rfind('\n') + 1) + 1;  // npos + 1 == 0
     fail(ErrorKind::data, "{}: not valid JSON at line {}, column {}: {}", name_, line, column, what);
   }
@@ -131,14 +132,16 @@ class JsonParser {
     if (!take('"')) refuse("a string is expected");
     std::string out;
     for (;;) {
+      const std::size_t begin = at_;
+      while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
+             static_cast<unsigned char>(text_[at_]) >= 0x20) {
+        ++at_;
+      }
+      out.append(text_, begin, at_ - begin);
       if (at_ >= text_.size()) refuse("a string does not end");
       const char c = text_[at_++];
       if (c == '"') return out;
-      if (static_cast<unsigned char>(c) < 0x20) refuse("a control character inside a string");
-      if (c != '\\') {
-        out += c;
-        continue;
-      }
+      if (c != '\\') refuse("a control character inside a string");
       static constexpr std::string_view letters = "\"\\/bfnrt";
       static constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
       const char escape = peek();
@@ -190,10 +193,13 @@ class JsonParser {
 
   std::string_view text_;
   const std::string& name_;
+  std::uint64_t first_line_;
   std::size_t at_ = 0;
 };
 
-Json Json::parse(std::string_view text, const std::string& name) { return JsonParser(text, name).document(); }
+Json Json::parse(std::string_view text, const std::string& name, std::uint64_t first_line) {
+  return JsonParser(text, name, first_line).document();
+}
 
 const char* Json::type_name() const noexcept {
   switch (type_) {
@@ -271,6 +277,8 @@ std::string json_quoted(std::string_view text) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
+    } else if (c == '\n' || c == '\t') {
+      out += c == '\n' ? "\\n" : "\\t";
     } else if (static_cast<unsigned char>(c) < 0x20) {
       out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
     } else {

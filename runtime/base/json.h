@@ -16,8 +16,8 @@ class Json {
   enum class Type : std::uint8_t { null, boolean, number, string, array, object };
 
   // RFC 8259, nesting up to 64. Throws Error(data) that opens with `name` (the file's, for messages) and says line and
-  // column.
-  static Json parse(std::string_view text, const std::string& name);
+  // column; `first_line` is the number of the text's first line in its file.
+  static Json parse(std::string_view text, const std::string& name, std::uint64_t first_line = 1);
 
   Type type() const noexcept { return type_; }
   const char* type_name() const noexcept;

@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "runtime/base/error.h"
 
@@ -22,10 +25,43 @@ void sync_path(const std::filesystem::path& path) {
     fail(ErrorKind::resource, "cannot sync {}: {}", path.string(), std::strerror(reason));
 }
 
+// ".partial.HOST.": process ids mean something on one host only, and folders are shared between hosts.
+std::string partial_mark() {
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) std::strcpy(host, "unknown");
+  return fmt::format(".partial.{}.", host);
+}
+
+// Whether `name` is a partial file of a process of this host that is gone.
+bool is_stale(std::string_view name, std::string_view mark) {
+  const std::size_t dot = name.rfind('.');
+  pid_t process = 0;
+  const char* end = name.data() + name.size();
+  if (dot == std::string_view::npos || !name.substr(0, dot + 1).ends_with(mark)) return false;
+  const auto [rest, error] = std::from_chars(name.data() + dot + 1, end, process);
+  return error == std::errc() && rest == end && process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
+}
+
 }  // namespace
 
 std::filesystem::path partial_name(const std::filesystem::path& final_name) {
-  return final_name.parent_path() / fmt::format(".{}.partial.{}", final_name.filename().string(), ::getpid());
+  return final_name.parent_path() / fmt::format(".{}{}{}", final_name.filename().string(), partial_mark(), ::getpid());
+}
+
+void remove_stale_partials(const std::filesystem::path& final_name) noexcept try {
+  const std::string own = "." + final_name.filename().string() + ".";
+  const std::string mark = partial_mark();
+  const std::filesystem::path folder = final_name.parent_path();
+  std::error_code problem;
+  std::filesystem::directory_iterator entry(folder.empty() ? "." : folder, problem);
+  for (; !problem && entry != std::filesystem::directory_iterator(); entry.increment(problem)) {
+    const std::string name = entry->path().filename().string();
+    if ((name.starts_with(own) || name.starts_with("." + own)) && is_stale(name, mark)) {
+      ::unlink(entry->path().c_str());
+    }
+  }
+} catch (const std::exception&) {
+  // Out of memory while tidying up.
 }
 
 void commit_file(const std::filesystem::path& partial, const std::filesystem::path& final_name) {

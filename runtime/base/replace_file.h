@@ -1,5 +1,5 @@
 // Writing a file so that its name only ever stands for all of it: a temporary name beside it, fsync, rename, fsync of
-// the folder. A writer that dies leaves the old file, or none, and perhaps a `.NAME.partial.PID`.
+// the folder. A writer that dies leaves the old file, or none, and perhaps a `.NAME.partial.HOST.PID`.
 #pragma once
 
 #include <filesystem>
@@ -11,6 +11,10 @@ std::filesystem::path partial_name(const std::filesystem::path& final_name);
 // Makes `partial` durable and gives it its final name, replacing what stood there. Throws Error(resource) naming the
 // file and the system's reason.
 void commit_file(const std::filesystem::path& partial, const std::filesystem::path& final_name);
+
+// Removes what writers of this file, or of one whose name begins with `.NAME.`, left behind that have died on this
+// host. What cannot be listed or removed stays.
+void remove_stale_partials(const std::filesystem::path& final_name) noexcept;
 
 // Removes the partial file when it goes out of scope without commit().
 class ReplacedFile {

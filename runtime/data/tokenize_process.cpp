@@ -250,8 +250,8 @@ void TokenizeProcess::encode(std::span<const std::string_view> texts, std::vecto
     if (!answer.empty()) std::memcpy(tokens.data() + begin, answer.data(), answer.size());
     for (std::size_t at = begin; at < tokens.size(); ++at) {
       if (tokens[at] < 0 || static_cast<std::uint64_t>(tokens[at]) >= state_->info.vocabulary_size) {
-        state_->refuse(fmt::format("answered with token {}, of a vocabulary of {}", tokens[at],
-                                   state_->info.vocabulary_size));
+        state_->refuse(
+            fmt::format("answered with token {}, of a vocabulary of {}", tokens[at], state_->info.vocabulary_size));
       }
     }
     ends.push_back(tokens.size());

@@ -50,11 +50,11 @@ TEST(TokenizeProcess, ReportsOneThatCannotStartOrDies) {
 }
 
 TEST(TokenizeProcess, ReportsNonsense) {
-  for (const char* line : {"hello", "ananke-tokenize 2 fake vocabulary=10 eos=2 hash=00",
-                           "ananke-tokenize 1 fake vocabulary=0 eos=-1 hash=00",
-                           "ananke-tokenize 1 fake vocabulary=10 eos=10 hash=00",
-                           "ananke-tokenize 1 fake vocabulary=99999999999 eos=1 hash=00",
-                           "ananke-tokenize 1 fake vocabulary=10 eos=2 hash=00 more"}) {
+  for (const char* line :
+       {"hello", "ananke-tokenize 2 fake vocabulary=10 eos=2 hash=00",
+        "ananke-tokenize 1 fake vocabulary=0 eos=-1 hash=00", "ananke-tokenize 1 fake vocabulary=10 eos=10 hash=00",
+        "ananke-tokenize 1 fake vocabulary=99999999999 eos=1 hash=00",
+        "ananke-tokenize 1 fake vocabulary=10 eos=2 hash=00 more"}) {
     EXPECT_NAMES(Impostor(fmt::format("echo '{}'; exec sleep 5", line)).refused(), "began with nonsense: \"");
   }
   EXPECT_NAMES(Impostor("head -c 1000 /dev/zero; exec sleep 5").refused(), "began with nonsense");
@@ -99,7 +99,8 @@ TEST(Tokenizer, ProgramAgreesWithUsAboutBytes) {
 TEST(Tokenizer, SentencePieceRestoresEveryTextToTheByte) {
   TemporaryFolder folder;
   std::string text;
-  for (int i = 0; i < 4000; ++i) text += fmt::format("line {} of  text: d\xC3\xA9j\xC3\xA0 vu\n\tindented {}\n", i, i * 7);
+  for (int i = 0; i < 4000; ++i)
+    text += fmt::format("line {} of  text: d\xC3\xA9j\xC3\xA0 vu\n\tindented {}\n", i, i * 7);
   TokenizeProcess trainer(program, {"--train", "300"});
   trainer.feed(text);
   const std::string model = trainer.train();
