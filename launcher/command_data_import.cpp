@@ -118,11 +118,11 @@ void train(const ImportOptions& import, const TrainTokenizer& training, const Da
 
 void print_result(const std::string& output, const ImportResult& result) {
   for (const ImportedSource& source : result.sources) {
-    std::printf(
-        "  %s: %llu of %llu tokens used, %.4f of the store, %llu of %llu documents\n", source.path.c_str(),
-        static_cast<unsigned long long>(source.used_tokens), static_cast<unsigned long long>(source.tokens),
-        static_cast<double>(source.used_tokens) / static_cast<double>(std::max<std::uint64_t>(result.tokens, 1)),
-        static_cast<unsigned long long>(source.used_documents), static_cast<unsigned long long>(source.documents));
+    const double share =
+        static_cast<double>(source.used_tokens) / static_cast<double>(std::max<std::uint64_t>(result.tokens, 1));
+    std::printf("  %s: has %llu tokens; %llu used in %llu documents, %.4f of the store\n", source.path.c_str(),
+                static_cast<unsigned long long>(source.tokens), static_cast<unsigned long long>(source.used_tokens),
+                static_cast<unsigned long long>(source.used_documents), share);
   }
   const std::string from = result.bytes > 0 ? fmt::format(" from {} of text", format_bytes(result.bytes)) : "";
   std::printf("%s: %llu documents, %llu tokens%s\n", output.c_str(), static_cast<unsigned long long>(result.documents),
