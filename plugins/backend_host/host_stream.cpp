@@ -40,7 +40,7 @@ HostStream& HostStream::of(Stream& stream) { return own<HostStream>(stream, "a s
 void HostStream::enqueue(std::function<void()> work) {
   {
     std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
+    queue_.push_back({std::move(work), PluginScope::current()});
     ++issued_;
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   }
@@ -83,22 +83,26 @@ void HostStream::run() {
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   bool failed = false;
   for (std::uint64_t piece = 1;; ++piece) {
-    std::function<void()> work;
+    Piece next;
     {
       std::unique_lock lock(mutex_);
       arrived_.wait(lock, [&] { return closing_ || !queue_.empty(); });
       if (queue_.empty()) return;
-      work = std::move(queue_.front());
+      next = std::move(queue_.front());
       queue_.pop_front();
     }
     std::exception_ptr error;
     try {
-      if (!failed) work();
+      if (!failed && next.caller) {
+        run_inside(next.caller, next.work);
+      } else if (!failed) {
+        next.work();
+      }
     } catch (...) {
       error = std::current_exception();
       failed = true;
     }
-    work = nullptr;  // what it holds is freed before anybody is told that it is done
+    next.work = nullptr;  // what it holds is freed before anybody is told that it is done
     finish(piece, std::move(error));
   }
 }

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "runtime/device/stream.h"
+#include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
 
@@ -27,7 +28,9 @@ class HostStream final : public Stream {
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
+  // Work queued inside a plugin's call runs inside that call: its faults are that plugin's.
   void enqueue(std::function<void()> work);
+  void run_on_host(std::function<void()> work) override { enqueue(std::move(work)); }
   void record(Event& event) override;
   void wait(const Event& event) override;
   void synchronize() override;
@@ -55,7 +58,11 @@ class HostStream final : public Stream {
   const std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::deque<std::function<void()>> queue_;
+  struct Piece {
+    std::function<void()> work;
+    PluginCallPtr caller;  // may be null
+  };
+  std::deque<Piece> queue_;
   std::uint64_t issued_ = 0;
   bool closing_ = false;
   std::thread thread_;

@@ -1,5 +1,7 @@
 #include "runtime/device/stream.h"
 
+#include "runtime/base/error.h"
+
 namespace ananke {
 
 const char* name_of(Resource resource) noexcept {
@@ -11,6 +13,13 @@ const char* name_of(Resource resource) noexcept {
     case Resource::device_to_host: return "device_to_host";
   }
   return "unknown";
+}
+
+void Stream::run_on_host(std::function<void()>) {
+  fail(ErrorKind::config,
+       "this job's backend cannot run a plugin's host work on device tensors; use backend_host, or a plugin with "
+       "kernels "
+       "for this device");
 }
 
 }  // namespace ananke

@@ -2,6 +2,7 @@
 // the host when memory may be reused. Implemented by each backend.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 namespace ananke {
@@ -25,6 +26,10 @@ class Stream {
   virtual void record(Event& event) = 0;
   // Work put on this stream later starts after the point that `event` holds now.
   virtual void wait(const Event& event) = 0;
+  // Runs `work` on the host, in order with the rest, where device memory is memory that the host computes in (the host
+  // backend). Any other backend refuses with Error(config): such work must then be a kernel of the plugin's own.
+  // Views are copied into `work`, not referenced. What it throws, synchronize() throws.
+  virtual void run_on_host(std::function<void()> work);
   // Blocks the host until all work is done; throws what a piece of work threw (the first one).
   virtual void synchronize() = 0;
 };

@@ -149,6 +149,10 @@ const PluginRegistry::Loaded& PluginRegistry::loaded(const std::string& name) co
 
 const PluginDescriptorV1& PluginRegistry::descriptor(const std::string& name) const { return *loaded(name).descriptor; }
 
+PluginGuard PluginRegistry::guard(const std::string& name) const {
+  return PluginGuard(name, loaded(name).file.string(), trail_);
+}
+
 void* PluginRegistry::create_object(const std::string& name, std::string_view role, const void* context,
                                     std::string_view config) const {
   const Loaded& plugin = loaded(name);
@@ -158,8 +162,9 @@ void* PluginRegistry::create_object(const std::string& name, std::string_view ro
   }
   std::array<char, 4096> message{};
   void* object = nullptr;
-  const int result =
-      plugin.descriptor->create(context, config.data(), config.size(), &object, message.data(), message.size());
+  const int result = guard(name).call("its constructor", [&] {
+    return plugin.descriptor->create(context, config.data(), config.size(), &object, message.data(), message.size());
+  });
   if (result == 0 && object != nullptr) return object;
   const bool known = std::string_view(name_of(static_cast<ErrorKind>(result))) != "unknown";
   fail(known ? static_cast<ErrorKind>(result) : ErrorKind::plugin, "plugin '{}' ({}): {}", name, plugin.file.string(),

@@ -16,11 +16,16 @@
 #include <vector>
 
 #include "runtime/plugin/descriptor.h"
+#include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
 
 class PluginRegistry {
  public:
+  // `trail` is told which plugin is running; a registry without one keeps its own.
+  explicit PluginRegistry(std::shared_ptr<CallTrail> trail = std::make_shared<CallTrail>())
+      : trail_(std::move(trail)) {}
+
   // Loads the plugin after these checks, each refusal an Error(plugin) of one sentence naming both sides: the note and
   // fingerprint (note.h); its name is `name`; the file's hash is `hash` (empty: not compared); its proto files and
   // messages are not those of a plugin loaded from another file; dlopen; the descriptor says what the note says.
@@ -31,6 +36,8 @@ class PluginRegistry {
   std::vector<std::string> names(std::string_view role = "") const;
   // Throws Error(internal) when it was not loaded.
   const PluginDescriptorV1& descriptor(const std::string& name) const;
+  // To call its role object through. Throws likewise.
+  PluginGuard guard(const std::string& name) const;
 
   // Builds the role object; the caller owns it. config: serialized config message, empty for all defaults.
   // Throws Error(config) when the plugin has another role, and what the plugin's constructor throws with its ErrorKind
@@ -50,6 +57,7 @@ class PluginRegistry {
                       std::string_view config) const;
   const Loaded& loaded(const std::string& name) const;
 
+  std::shared_ptr<CallTrail> trail_;
   std::map<std::string, Loaded> plugins_;
   std::vector<std::string> order_;
 };
