@@ -1,35 +1,79 @@
 #include "runtime/engine/engine.h"
 
+#include <fmt/ranges.h>
+
 #include "ananke/job.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/config/job.h"
+#include "runtime/engine/guarded_roles.h"
+#include "runtime/engine/resident_activations.h"
+#include "runtime/model/local_experts.h"
 #include "runtime/plugin/registry.h"
 
 namespace ananke {
 namespace {
 
-template <class Role>
-std::unique_ptr<Role> make_only(const Job& job, const PluginRegistry& plugins, const RoleContext& context) {
-  const std::vector<std::string> names = plugins.names(Role::role);
-  if (names.size() != 1) {
-    std::string list;
-    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-    fail(ErrorKind::config, "a job needs one plugin of role {}, this one has {}{}{}; name one under plugins",
-         Role::role, names.size(), names.empty() ? "" : ": ", list);
+// What builds a job's role objects.
+class Maker {
+ public:
+  Maker(const Job& job, const PluginRegistry& plugins, const RoleContext& context)
+      : job_(job), plugins_(plugins), context_(context) {}
+
+  template <class Role>
+  std::unique_ptr<Role> make(const std::string& name) const {
+    return guarded(plugins_.create<Role>(name, context_, config_of(job_, name)), plugins_.guard(name), context_);
   }
-  return plugins.create<Role>(names[0], context, std::string(config_of(job, names[0])));
+
+  // Null when there is none and `needed` is not set.
+  template <class Role>
+  std::unique_ptr<Role> make_only(bool needed) const {
+    const std::vector<std::string> names = plugins_.names(Role::role);
+    if (names.empty() && !needed) return nullptr;
+    if (names.size() == 1) return make<Role>(names[0]);
+    fail(ErrorKind::config, "a job needs one plugin of role {}, this one has {}{}{}; name one under plugins",
+         Role::role, names.size(), names.empty() ? "" : ": ", fmt::join(names, ", "));
+  }
+
+  template <class Role>
+  std::map<std::string, std::unique_ptr<Role>> make_all() const {
+    std::map<std::string, std::unique_ptr<Role>> all;
+    for (const std::string& name : plugins_.names(Role::role)) all.emplace(name, make<Role>(name));
+    return all;
+  }
+
+ private:
+  const Job& job_;
+  const PluginRegistry& plugins_;
+  const RoleContext& context_;
+};
+
+void refuse_unused_roles(const PluginRegistry& plugins) {
+  for (const char* role : {"kernels", "check"}) {
+    for (const std::string& name : plugins.names(role)) {
+      fail(ErrorKind::config, "plugin '{}' has role {}, which this version does not use; remove it from the job", name,
+           role);
+    }
+  }
 }
 
 }  // namespace
 
 EngineRoles make_roles(const Job& job, const PluginRegistry& plugins, const RoleContext& context) {
+  refuse_unused_roles(plugins);
+  const Maker maker(job, plugins, context);
   EngineRoles roles;
-  roles.backend = make_only<Backend>(job, plugins, context);
-  roles.parameters = make_only<Parameters>(job, plugins, context);
-  for (const std::string& name : plugins.names(Optimizer::role)) {
-    roles.optimizers.emplace(name, plugins.create<Optimizer>(name, context, std::string(config_of(job, name))));
-  }
+  roles.backend = maker.make_only<Backend>(true);
+  roles.parameters = maker.make_only<Parameters>(true);
+  roles.optimizers = maker.make_all<Optimizer>();
+  roles.experts = maker.make_only<Experts>(false);
+  roles.activations = maker.make_only<Activations>(false);
+  roles.batches = maker.make_only<Batches>(false);
   return roles;
+}
+
+std::map<std::string, std::unique_ptr<Observer>> make_observers(const Job& job, const PluginRegistry& plugins,
+                                                                const RoleContext& context) {
+  return Maker(job, plugins, context).make_all<Observer>();
 }
 
 Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendezvous)
@@ -37,8 +81,11 @@ Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendez
       rendezvous_(rendezvous),
       roles_(std::move(roles)),
       table_(context.job.model()),
-      placement_(table_, context.mesh),
-      experts_(roles_.backend->operators()) {
+      placement_(table_, context.mesh) {
+  const OperatorSet& operators = roles_.backend->operators();
+  if (!roles_.experts) roles_.experts = std::make_unique<LocalExperts>(operators);
+  if (!roles_.activations) roles_.activations = std::make_unique<ResidentActivations>();
+  roles_.experts->start(operators);
   ANANKE_CHECK(context.mesh.ranks() == rendezvous.size() && context.rank == rendezvous.rank(),
                "rank {} of mesh {} in a world of {}", context.rank, to_string(context.mesh), rendezvous.size());
 }
@@ -49,11 +96,14 @@ Engine::~Engine() {
     if (communicator) communicator->abort();
   }
   pass_.reset();
+  roles_.activations.reset();
+  roles_.experts.reset();
   roles_.parameters.reset();  // its buffers and communicator uses end before the communicators and the device
 }
 
 PassParts Engine::parts() const {
-  return {context_.job.model(), table_, placement_, *roles_.backend, *roles_.parameters, activations_, experts_};
+  return {context_.job.model(), table_,         placement_, *roles_.backend, *roles_.parameters,
+          *roles_.activations,  *roles_.experts};
 }
 
 std::vector<Fragment> Engine::owned() const {

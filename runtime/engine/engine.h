@@ -15,8 +15,8 @@
 #include "runtime/comm/placement.h"
 #include "runtime/engine/optimizer_step.h"
 #include "runtime/engine/pass.h"
-#include "runtime/engine/resident_activations.h"
-#include "runtime/model/local_experts.h"
+#include "runtime/roles/batches.h"
+#include "runtime/roles/observer.h"
 
 namespace ananke {
 
@@ -26,11 +26,19 @@ struct EngineRoles {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Parameters> parameters;
   OptimizerMap optimizers;
+  // Null: the built-in one (local experts, resident activations, sequential batches).
+  std::unique_ptr<Experts> experts;
+  std::unique_ptr<Activations> activations;
+  std::unique_ptr<Batches> batches;  // of training; held-out rows are always the built-in's
 };
 
-// Builds the role objects that the job names, from plugins already loaded. Throws Error(config) when a role has none
-// or two.
+// Builds the role objects that the job names, from plugins already loaded, each behind its guard (guarded_roles.h).
+// Throws Error(config) when a role has none or two, or is one that the engine does not use.
 EngineRoles make_roles(const Job& job, const PluginRegistry& plugins, const RoleContext& context);
+
+// The observers that the job names, by plugin name; for rank 0.
+std::map<std::string, std::unique_ptr<Observer>> make_observers(const Job& job, const PluginRegistry& plugins,
+                                                                const RoleContext& context);
 
 class Engine {
  public:
@@ -51,6 +59,8 @@ class Engine {
   Stream& compute() { return device().stream(Resource::compute); }
   Parameters& parameters() { return *roles_.parameters; }
   const OptimizerMap& optimizers() const { return roles_.optimizers; }
+  // The batches plugin of the job, once; null when it has none.
+  std::unique_ptr<Batches> take_batches() { return std::move(roles_.batches); }
   Communicator& world() { return *world_; }
   Pass& pass() { return *pass_; }
   // Replicas hold equal fragments: those of the first count in sums, and are the ones written.
@@ -66,9 +76,6 @@ class Engine {
   ParameterTable table_;
   Placement placement_;
   std::unique_ptr<Communicator> world_, shard_, replicate_;
-  // Built-in roles.
-  mutable ResidentActivations activations_;
-  mutable LocalExperts experts_;
   std::unique_ptr<Pass> pass_;
 };
 

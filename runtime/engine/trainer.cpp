@@ -24,6 +24,12 @@ int microbatches_of(const Job& job, int ranks) {
                           (static_cast<std::uint32_t>(ranks) * training.rows_per_microbatch()));
 }
 
+std::unique_ptr<Batches> training_batches(Engine& engine, const Job& job) {
+  std::unique_ptr<Batches> given = engine.take_batches();
+  if (given) return given;
+  return make_sequential_batches(job, Split::train, engine.context().rank, engine.context().mesh.ranks());
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -52,7 +58,7 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       limits_(pass_limits(job_)),
       optimizer_names_(optimizer_of_each(job_, engine_.table())),
       schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.order)),
-      batches_(make_sequential_batches(job_, Split::train, context.rank, context.mesh.ranks())),
+      batches_(training_batches(engine_, job_)),
       held_out_(make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks())),
       evaluates_(held_out_ != nullptr),
       checkpoints_(job_.run_dir(), rendezvous) {}

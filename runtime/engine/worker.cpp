@@ -50,7 +50,7 @@ int run_worker(const WorkerContext& worker) {
   const Job& job = worker.job.job;
   ControlledRun control(worker.control);
   control.phase("loading plugins", 0);
-  PluginRegistry plugins;
+  PluginRegistry plugins(worker.trail);
   for (const PluginFile& file : job.resolved().plugins()) plugins.load(file.name(), file.path(), file.hash());
 
   const RoleContext context{job, worker.site, mesh_of(job), worker.identity.rank, worker.identity.local_size};
@@ -59,6 +59,7 @@ int run_worker(const WorkerContext& worker) {
     const auto print = [&](const std::string& line) { control.console(line); };
     observers.add("console", std::make_unique<ConsoleObserver>(job, print));
     observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(job.run_dir()));
+    for (auto& [name, observer] : make_observers(job, plugins, context)) observers.add(name, std::move(observer));
   }
   Trainer trainer(make_roles(job, plugins, context), context, worker.control, control, observers);
   if (context.rank == 0) print_tables(trainer, job, control);

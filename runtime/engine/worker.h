@@ -3,6 +3,7 @@
 
 #include "runtime/bootstrap/identity.h"
 #include "runtime/control/control_client.h"
+#include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
 
@@ -14,6 +15,7 @@ struct WorkerContext {
   const Site& site;
   Identity identity;
   ControlClient& control;
+  std::shared_ptr<CallTrail> trail;  // told which plugin is running
   bool resume = false;
 };
 

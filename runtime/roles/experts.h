@@ -1,5 +1,6 @@
 // Role "experts": brings token copies to the ranks that hold their experts, and results back.
 //
+//   start ─ per layer and microbatch:
 //   forward:   dispatch ─ (expert MLP over rows) ─ combine
 //   backward:  combine_backward ─ (expert MLP backward) ─ dispatch_backward
 //
@@ -31,6 +32,8 @@ class Experts {
  public:
   static constexpr const char* role = "experts";
   virtual ~Experts() = default;
+  // Before anything else: what the backend computes with. Outlives the role.
+  virtual void start(const OperatorSet&) {}
   virtual std::int64_t capacity(const ExpertSizes& s) const = 0;  // rows at most on this rank
   virtual std::int64_t local_experts(const ExpertSizes& s) const = 0;
   virtual std::size_t saved(const ExpertSizes& s) const = 0;      // bytes

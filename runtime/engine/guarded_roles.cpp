@@ -1,0 +1,367 @@
+#include "runtime/engine/guarded_roles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "ananke/job.pb.h"
+
+namespace ananke {
+namespace {
+
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 44;  // of one piece of memory; more is no size but nonsense
+
+// Holds the role. Destroying it is a call as well; it cannot be allowed to throw, but a crash is told.
+template <class Role>
+class Guarded : public Role {
+ public:
+  Guarded(std::unique_ptr<Role> role, PluginGuard guard) : guard_(std::move(guard)), role_(std::move(role)) {}
+  ~Guarded() override {
+    guard_.call("its destructor", [&] { role_.reset(); });
+  }
+
+ protected:
+  template <class Work>
+  decltype(auto) call(std::string_view method, Work&& work) const {
+    return guard_.call(method, std::forward<Work>(work));
+  }
+  std::vector<PlanLine> checked(std::string_view method, std::vector<PlanLine> lines) const {
+    for (const PlanLine& line : lines) {
+      guard_.require(!line.purpose.empty() && line.bytes <= most_bytes, method,
+                     "it plans {} bytes for '{}'; give every line a purpose and at most {} bytes", line.bytes,
+                     line.purpose, most_bytes);
+    }
+    return lines;
+  }
+  void check_flat(std::string_view method, const char* what, const TensorView& view, std::int64_t elements) const {
+    guard_.require(view.dtype == DType::f32 && view.elements() == elements && (view.data || elements == 0), method,
+                   "{} is {} {}{}, it must be f32 with {} elements", what, name_of(view.dtype), to_string(view.shape),
+                   view.data ? "" : " without memory", elements);
+  }
+
+  PluginGuard guard_;
+  std::unique_ptr<Role> role_;
+};
+
+class GuardedBackend final : public Guarded<Backend> {
+ public:
+  using Guarded::Guarded;
+  Device& device() override {
+    return call("device", [&]() -> Device& { return role_->device(); });
+  }
+  const OperatorSet& operators() override {
+    const OperatorSet& set = call("operators", [&]() -> const OperatorSet& { return role_->operators(); });
+    const bool complete = set.embedding && set.add_rms_norm && set.linear && set.attention && set.router &&
+                          set.permute && set.grouped_mlp && set.head_loss && set.elementwise && set.adamw;
+    guard_.require(complete, "operators", "some operator is missing; a backend offers every one of OperatorSet");
+    return set;
+  }
+  std::unique_ptr<Communicator> make_communicator(const std::string& name, std::span<const int> ranks,
+                                                  Rendezvous& rendezvous) override {
+    auto made = call("make_communicator", [&] { return role_->make_communicator(name, ranks, rendezvous); });
+    guard_.require(made && made->size() == static_cast<int>(ranks.size()), "make_communicator",
+                   "'{}' has {} ranks instead of {}", name, made ? made->size() : 0, ranks.size());
+    return made;
+  }
+};
+
+class GuardedParameters final : public Guarded<Parameters> {
+ public:
+  GuardedParameters(std::unique_ptr<Parameters> role, PluginGuard guard, const RoleContext& context)
+      : Guarded(std::move(role), std::move(guard)), shard_(coordinates(context.mesh, context.rank).shard) {}
+
+  std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
+    return checked("plan", call("plan", [&] { return role_->plan(table, placement); }));
+  }
+  void start(const StartContext& context) override {
+    placement_ = &context.placement;
+    call("start", [&] { role_->start(context); });
+    check_fragments();
+  }
+  std::span<const OwnedFragment> fragments() override {
+    return call("fragments", [&] { return role_->fragments(); });
+  }
+  void begin(const Schedule& schedule) override {
+    schedule_ = &schedule;
+    call("begin", [&] { role_->begin(schedule); });
+  }
+  UnitViews acquire(int item, int unit) override {
+    const UnitViews views = call("acquire", [&] { return role_->acquire(item, unit); });
+    const std::int64_t padded = placement_->unit(unit).padded;
+    const Item& use = (*schedule_)[static_cast<std::size_t>(item)];
+    const auto needs = std::find_if(use.units.begin(), use.units.end(), [&](auto& one) { return one.unit == unit; });
+    if (views.weights || (needs != use.units.end() && needs->needs_weights)) {
+      check_flat("acquire", "the weights' view", views.weights, padded);
+    }
+    if (views.gradient || use.phase != Phase::forward) {
+      check_flat("acquire", "the gradient's view", views.gradient, padded);
+    }
+    return views;
+  }
+  void release(int item, int unit) override {
+    call("release", [&] { role_->release(item, unit); });
+  }
+  void reduce(int item, int unit) override {
+    call("reduce", [&] { role_->reduce(item, unit); });
+  }
+  void finish() override {
+    call("finish", [&] { role_->finish(); });
+  }
+  void updated() override {
+    call("updated", [&] { role_->updated(); });
+  }
+  std::uint64_t gather_bytes() const override {
+    return call("gather_bytes", [&] { return role_->gather_bytes(); });
+  }
+  std::uint64_t reduce_bytes() const override {
+    return call("reduce_bytes", [&] { return role_->reduce_bytes(); });
+  }
+
+ private:
+  void check_fragments() {
+    const std::vector<Fragment> owned = placement_->fragments(shard_);
+    const std::span<const OwnedFragment> given = fragments();
+    guard_.require(given.size() == owned.size(), "fragments", "it gives {}, but the placement has {} on this rank",
+                   given.size(), owned.size());
+    for (std::size_t i = 0; i < owned.size(); ++i) {
+      const Fragment& has = given[i].where;
+      guard_.require(has.parameter == owned[i].parameter && has.begin == owned[i].begin && has.count == owned[i].count,
+                     "fragments",
+                     "number {} is elements {} to {} of parameter {}, but the placement has {} to {} of {} there", i,
+                     has.begin, has.begin + has.count, has.parameter, owned[i].begin, owned[i].begin + owned[i].count,
+                     owned[i].parameter);
+      check_flat("fragments", "a weight's view", given[i].weight, has.count);
+      check_flat("fragments", "a gradient's view", given[i].gradient, has.count);
+    }
+  }
+  int shard_;
+  const Placement* placement_ = nullptr;
+  const Schedule* schedule_ = nullptr;
+};
+
+class GuardedOptimizer final : public Guarded<Optimizer> {
+ public:
+  using Guarded::Guarded;
+  OptimizerLayout layout(const Parameter& parameter) const override {
+    return call("layout", [&] { return role_->layout(parameter); });
+  }
+  double cost(const Parameter& parameter) const override {
+    const double cost = call("cost", [&] { return role_->cost(parameter); });
+    guard_.require(std::isfinite(cost) && cost >= 0, "cost", "{} costs {}; it must be finite and not negative",
+                   parameter.name, cost);
+    return cost;
+  }
+  std::vector<StateTensor> states(const Parameter& parameter) const override {
+    auto states = call("states", [&] { return role_->states(parameter); });
+    std::set<std::string> names;
+    for (const StateTensor& state : states) {
+      const bool plain = !state.name.empty() && state.name.find('/') == std::string::npos;
+      guard_.require(plain && names.insert(state.name).second, "states",
+                     "{} has a state named '{}'; names are not empty, have no '/' and differ from each other",
+                     parameter.name, state.name);
+    }
+    return states;
+  }
+  double learning_rate() const override {
+    const double lr = call("learning_rate", [&] { return role_->learning_rate(); });
+    guard_.require(std::isfinite(lr), "learning_rate", "it is {}; it must be finite", lr);
+    return lr;
+  }
+  void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) override {
+    call("update", [&] { role_->update(stream, operators, a); });
+  }
+};
+
+class GuardedExperts final : public Guarded<Experts> {
+ public:
+  using Guarded::Guarded;
+  void start(const OperatorSet& operators) override {
+    call("start", [&] { role_->start(operators); });
+  }
+  std::int64_t capacity(const ExpertSizes& s) const override {
+    const std::int64_t rows = call("capacity", [&] { return role_->capacity(s); });
+    guard_.require(rows >= 0 && static_cast<std::uint64_t>(rows) <= most_bytes / 4, "capacity",
+                   "{} rows for {} tokens of {} experts each make no sense", rows, s.tokens, s.k);
+    return rows;
+  }
+  // Every expert's weights are gathered on every rank, in order, and the rows are multiplied with them group by group.
+  std::int64_t local_experts(const ExpertSizes& s) const override {
+    const std::int64_t local = call("local_experts", [&] { return role_->local_experts(s); });
+    guard_.require(local == s.experts, "local_experts", "it is {}, but this rank computes with all {} experts", local,
+                   s.experts);
+    return local;
+  }
+  std::size_t saved(const ExpertSizes& s) const override {
+    return bytes("saved", call("saved", [&] { return role_->saved(s); }));
+  }
+  std::size_t workspace(const ExpertSizes& s) const override {
+    return bytes("workspace", call("workspace", [&] { return role_->workspace(s); }));
+  }
+  ExpertRows dispatch(Stream& stream, const TensorView& x, const Routing& routing, const TensorView& rows, Region saved,
+                      Region workspace) override {
+    const ExpertRows out =
+        call("dispatch", [&] { return role_->dispatch(stream, x, routing, rows, saved, workspace); });
+    const bool within = out.rows.dtype == rows.dtype && out.rows.shape.rank() == 2 &&
+                        out.rows.shape[0] <= rows.shape[0] && out.rows.shape[1] == rows.shape[1];
+    guard_.require(within && (out.rows.data || out.rows.elements() == 0), "dispatch",
+                   "it returns rows {} {}, but was given {} {}", name_of(out.rows.dtype), to_string(out.rows.shape),
+                   name_of(rows.dtype), to_string(rows.shape));
+    check_offsets("dispatch", out.offsets, routing.counts.elements());
+    return out;
+  }
+  TensorView offsets(Region saved, const ExpertSizes& s) const override {
+    const TensorView view = call("offsets", [&] { return role_->offsets(saved, s); });
+    check_offsets("offsets", view, s.experts);
+    return view;
+  }
+  void combine(Stream& stream, const TensorView& rows, const Routing& routing, const TensorView& y, Region saved,
+               Region workspace) override {
+    call("combine", [&] { role_->combine(stream, rows, routing, y, saved, workspace); });
+  }
+  void combine_backward(Stream& stream, const TensorView& dy, const TensorView& rows, const Routing& routing,
+                        const TensorView& drows, const TensorView& dweights, Region saved, Region workspace) override {
+    call("combine_backward",
+         [&] { role_->combine_backward(stream, dy, rows, routing, drows, dweights, saved, workspace); });
+  }
+  void dispatch_backward(Stream& stream, const TensorView& drows, const Routing& routing, const TensorView& dx,
+                         Region saved, Region workspace) override {
+    call("dispatch_backward", [&] { role_->dispatch_backward(stream, drows, routing, dx, saved, workspace); });
+  }
+
+ private:
+  std::size_t bytes(std::string_view method, std::size_t size) const {
+    guard_.require(size <= most_bytes, method, "{} bytes make no sense; at most {}", size, most_bytes);
+    return size;
+  }
+  void check_offsets(std::string_view method, const TensorView& view, std::int64_t experts) const {
+    guard_.require(view.dtype == DType::i32 && view.elements() == experts + 1 && view.data, method,
+                   "its offsets are {} {}{}, they must be i32 [{}]: {} experts and the end", name_of(view.dtype),
+                   to_string(view.shape), view.data ? "" : " without memory", experts + 1, experts);
+  }
+};
+
+class GuardedActivations final : public Guarded<Activations> {
+ public:
+  using Guarded::Guarded;
+  std::vector<PlanLine> plan(std::int64_t inputs, std::size_t bytes) const override {
+    return checked("plan", call("plan", [&] { return role_->plan(inputs, bytes); }));
+  }
+  void start(Device& device, int blocks, int microbatches, std::size_t bytes) override {
+    call("start", [&] { role_->start(device, blocks, microbatches, bytes); });
+  }
+  void* place(int block, int microbatch) override {
+    return memory("place", block, microbatch, call("place", [&] { return role_->place(block, microbatch); }));
+  }
+  void keep(int block, int microbatch) override {
+    call("keep", [&] { role_->keep(block, microbatch); });
+  }
+  void* take(int block, int microbatch) override {
+    return memory("take", block, microbatch, call("take", [&] { return role_->take(block, microbatch); }));
+  }
+  void forget(int block, int microbatch) override {
+    call("forget", [&] { role_->forget(block, microbatch); });
+  }
+
+ private:
+  void* memory(std::string_view method, int block, int microbatch, void* given) const {
+    guard_.require(given != nullptr, method, "it gives no memory for block {}, microbatch {}", block, microbatch);
+    return given;
+  }
+};
+
+class GuardedBatches final : public Guarded<Batches> {
+ public:
+  GuardedBatches(std::unique_ptr<Batches> role, PluginGuard guard, const RoleContext& context)
+      : Guarded(std::move(role), std::move(guard)),
+        row_length_(context.job.training().sequence_length()),
+        vocabulary_(static_cast<std::int64_t>(context.job.model().vocab_size())),
+        ranks_(context.mesh.ranks()) {}
+
+  bool next(std::int64_t count, Rows& out) override {
+    const bool any = call("next", [&] { return role_->next(count, out); });
+    guard_.require(any && out.rows == count / ranks_ && out.row_length == row_length_, "next",
+                   "it gives {} rows of {} tokens{}; a training step needs {} of {} on every rank", out.rows,
+                   out.row_length, any ? "" : " and says that its source has ended", count / ranks_, row_length_);
+    const auto tokens = static_cast<std::size_t>(out.rows * out.row_length);
+    guard_.require(out.tokens.size() == tokens && out.targets.size() == tokens && out.positions.size() == tokens &&
+                       out.segments.size() == static_cast<std::size_t>(out.rows),
+                   "next", "{} rows of {} tokens have {} tokens, {} targets, {} positions and {} lists of segments",
+                   out.rows, out.row_length, out.tokens.size(), out.targets.size(), out.positions.size(),
+                   out.segments.size());
+    check_values(out);
+    check_segments(out);
+    return any;
+  }
+  std::string position() const override {
+    return call("position", [&] { return role_->position(); });
+  }
+  void restore(const std::string& position) override {
+    call("restore", [&] { role_->restore(position); });
+  }
+
+ private:
+  void check_values(const Rows& out) const {
+    std::int64_t valid = 0;
+    for (std::size_t i = 0; i < out.tokens.size(); ++i) {
+      const auto inside = [&](std::int32_t value, std::int64_t least, std::int64_t end) {
+        return value >= least && value < end;
+      };
+      guard_.require(inside(out.tokens[i], 0, vocabulary_) && inside(out.targets[i], -1, vocabulary_) &&
+                         inside(out.positions[i], 0, row_length_),
+                     "next", "element {}: token {}, target {} (vocabulary {}), position {} in a row of {}", i,
+                     out.tokens[i], out.targets[i], vocabulary_, out.positions[i], row_length_);
+      valid += out.targets[i] >= 0 ? 1 : 0;
+    }
+    guard_.require(valid == out.valid_targets, "next", "it says that {} targets are valid, but {} are",
+                   out.valid_targets, valid);
+  }
+  void check_segments(const Rows& out) const {
+    for (std::size_t row = 0; row < out.segments.size(); ++row) {
+      const std::vector<std::int32_t>& begins = out.segments[row];
+      const bool ascending = std::adjacent_find(begins.begin(), begins.end(), std::greater_equal<>()) == begins.end();
+      guard_.require(!begins.empty() && begins.front() == 0 && ascending && begins.back() < row_length_, "next",
+                     "the segments of row {} do not begin at 0 and rise below {}", row, row_length_);
+    }
+  }
+  std::int64_t row_length_, vocabulary_, ranks_;
+};
+
+class GuardedObserver final : public Guarded<Observer> {
+ public:
+  using Guarded::Guarded;
+  void on_step(const StepRecord& record) override {
+    call("on_step", [&] { role_->on_step(record); });
+  }
+  void on_evaluation(const EvaluationRecord& record) override {
+    call("on_evaluation", [&] { role_->on_evaluation(record); });
+  }
+  void on_event(const RunEvent& event) override {
+    call("on_event", [&] { role_->on_event(event); });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> guarded(std::unique_ptr<Backend> role, PluginGuard guard, const RoleContext&) {
+  return std::make_unique<GuardedBackend>(std::move(role), std::move(guard));
+}
+std::unique_ptr<Parameters> guarded(std::unique_ptr<Parameters> role, PluginGuard guard, const RoleContext& context) {
+  return std::make_unique<GuardedParameters>(std::move(role), std::move(guard), context);
+}
+std::unique_ptr<Optimizer> guarded(std::unique_ptr<Optimizer> role, PluginGuard guard, const RoleContext&) {
+  return std::make_unique<GuardedOptimizer>(std::move(role), std::move(guard));
+}
+std::unique_ptr<Experts> guarded(std::unique_ptr<Experts> role, PluginGuard guard, const RoleContext&) {
+  return std::make_unique<GuardedExperts>(std::move(role), std::move(guard));
+}
+std::unique_ptr<Activations> guarded(std::unique_ptr<Activations> role, PluginGuard guard, const RoleContext&) {
+  return std::make_unique<GuardedActivations>(std::move(role), std::move(guard));
+}
+std::unique_ptr<Batches> guarded(std::unique_ptr<Batches> role, PluginGuard guard, const RoleContext& context) {
+  return std::make_unique<GuardedBatches>(std::move(role), std::move(guard), context);
+}
+std::unique_ptr<Observer> guarded(std::unique_ptr<Observer> role, PluginGuard guard, const RoleContext&) {
+  return std::make_unique<GuardedObserver>(std::move(role), std::move(guard));
+}
+
+}  // namespace ananke

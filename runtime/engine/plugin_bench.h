@@ -1,0 +1,51 @@
+// For a plugin's own tests: a job's roles on one rank, loaded, built and guarded as in a run.
+//
+//   PluginBench bench("job.textproto", {"plugins.lion.lr=0.5"});        what --set takes
+//   Optimizer& lion = *bench.roles().optimizers.at("lion");
+//   const Buffer weight = bench.place({1, 2, 3});
+//   lion.update(bench.compute(), bench.operators(), {...});
+//   EXPECT(bench.values(weight) == ...);
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/config/job.h"
+#include "runtime/engine/engine.h"
+#include "runtime/plugin/registry.h"
+
+namespace ananke {
+
+class PluginBench {
+ public:
+  // Plugins are looked for as `ananke run` does: `library:` of the job, ANANKE_PLUGIN_PATH, beside libananke.
+  // Throws Error as `ananke run` refuses a job.
+  explicit PluginBench(const std::filesystem::path& job_file, const std::vector<std::string>& overrides = {});
+  ~PluginBench();
+
+  const Job& job() const { return loaded_.job; }
+  const RoleContext& context() const { return *context_; }
+  EngineRoles& roles() { return roles_; }
+  // Built like the others, since only rank 0 of a run has them.
+  std::unique_ptr<Observer> make_observer(const std::string& name);
+  Device& device() { return roles_.backend->device(); }
+  Stream& compute() { return device().stream(Resource::compute); }
+  const OperatorSet& operators() { return roles_.backend->operators(); }
+
+  // Device memory that holds the values, f32 or i32; and the values of a view after all work on the compute stream.
+  Buffer place(const std::vector<float>& values);
+  Buffer place_integers(const std::vector<std::int32_t>& values);
+  std::vector<float> values(const TensorView& view);
+
+ private:
+  Buffer place_bytes(const void* values, std::size_t bytes);
+  LoadedJob loaded_;
+  std::unique_ptr<Site> site_;
+  std::unique_ptr<RoleContext> context_;
+  PluginRegistry plugins_;
+  EngineRoles roles_;
+};
+
+}  // namespace ananke
