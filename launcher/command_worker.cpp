@@ -10,6 +10,7 @@
 #include "launcher/arguments.h"
 #include "launcher/command.h"
 #include "launcher/deadlines.h"
+#include "launcher/last_words.h"
 #include "launcher/local_launch.h"
 #include "launcher/worker_signals.h"
 #include "runtime/base/log.h"
@@ -63,7 +64,8 @@ void open_rank_log(const Arguments& arguments, int rank) {
   open_log(file, fmt::format("rank {}", rank), LogLevel::info, echo);
 }
 
-std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlines& deadlines) {
+std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlines& deadlines,
+                                        const std::shared_ptr<CallTrail>& trail) {
   ControlClientOptions options;
   options.address = required_variable(control_variable);
   options.secret = required_variable(secret_variable);
@@ -81,11 +83,13 @@ std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlin
     flush_log();
     _exit(static_cast<int>(error.kind()));
   };
+  options.activity = [trail] { return trail->text(); };
   return ControlClient::connect(std::move(options));
 }
 
 // The exit code. The launcher hears of a failure before this process ends.
-int work(const Arguments& arguments, const Site& site, const Identity& me, ControlClient& control) {
+int work(const Arguments& arguments, const Site& site, const Identity& me, ControlClient& control,
+         const std::shared_ptr<CallTrail>& trail) {
   const auto report = [&](ErrorKind kind, const std::string& message) {
     log_error("{}", message);
     flush_log();
@@ -95,7 +99,7 @@ int work(const Arguments& arguments, const Site& site, const Identity& me, Contr
   try {
     control.set_phase("reading the job");
     const LoadedJob job = load_resolved_job(arguments.job);
-    const int code = run_worker({job, site, me, control, arguments.resume});
+    const int code = run_worker({job, site, me, control, trail, arguments.resume});
     control.finish(code);
     return code;
   } catch (const Error& error) {
@@ -112,6 +116,7 @@ int work(const Arguments& arguments, const Site& site, const Identity& me, Contr
 int command_worker(const std::vector<std::string>& words) {
   WorkerSignals signals;  // before there are other threads
   std::signal(SIGPIPE, SIG_IGN);
+  const LastWords last_words;
   const Arguments arguments = parse(words);
   const Site site = load_site(arguments.site);
   const ControlDeadlines deadlines = control_deadlines(site);
@@ -119,9 +124,10 @@ int command_worker(const std::vector<std::string>& words) {
   open_rank_log(arguments, me.rank);
   log_info("rank {} of {} on {} (local {} of {}, node {}), process {}, by {}", me.rank, me.size, me.host, me.local_rank,
            me.local_size, me.node_index, getpid(), me.source);
-  const std::unique_ptr<ControlClient> control = join_job(me, deadlines);
+  const auto trail = std::make_shared<CallTrail>();
+  const std::unique_ptr<ControlClient> control = join_job(me, deadlines, trail);
   signals.tell(*control);
-  const int code = work(arguments, site, me, *control);
+  const int code = work(arguments, site, me, *control, trail);
   signals.forget();
   log_info("leaving with code {}", code);
   return code;

@@ -16,6 +16,7 @@ int command_import(const std::vector<std::string>& arguments);
 int command_parity(const std::vector<std::string>& arguments);
 int command_plugins(const std::vector<std::string>& arguments);
 int command_plugins_info(const std::vector<std::string>& arguments);
+int command_plugins_new(const std::vector<std::string>& arguments);
 int command_run(const std::vector<std::string>& arguments);
 int command_worker(const std::vector<std::string>& arguments);
 
@@ -25,6 +26,7 @@ std::span<const Command> all_commands() {
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
       {"plugins", "list the plugins that are found, and those refused with the reason", command_plugins},
       {"plugins info", "describe one plugin: its config's fields, defaults and limits", command_plugins_info},
+      {"plugins new", "write a plugin of your own: sources, test and CMake, ready to build", command_plugins_new},
       {"data import", "make a token store from text, JSON lines or Megatron's data sets", command_data_import},
       {"data info", "what a token store holds", command_data_info},
       {"data head", "the first documents of a token store as text", command_data_head},

@@ -88,6 +88,7 @@ std::string describe(const Cause& cause) {
     where = cause.step > 0 ? fmt::format(" (phase '{}', step {})", cause.phase, cause.step)
                            : fmt::format(" (phase '{}')", cause.phase);
   }
+  if (!cause.activity.empty()) what += " inside " + cause.activity;
   return who + " " + what + where;
 }
 

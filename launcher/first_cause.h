@@ -30,6 +30,7 @@ struct Cause {
   ErrorKind kind = ErrorKind::worker_failed;
   std::string message = {};
   std::string host = {}, phase = {}, log = {};  // log: file of this rank
+  std::string activity = {};                    // of a stall: the plugin calls it is inside of
   int process = 0;
   std::uint64_t step = 0;
 };

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "launcher/last_words.h"
 #include "launcher/oom_counter.h"
 #include "launcher/pmix_server.h"
 #include "launcher/signal_file.h"
@@ -210,6 +211,9 @@ void LocalLaunch::complete(Cause& cause, int rank) const {
   cause.phase = status.phase;
   cause.step = status.step;
   cause.log = worker.log.string();
+  // Of a death the last heartbeat says what came before, not what it died of.
+  const bool stalled = cause.what == Cause::What::silent || cause.what == Cause::What::no_progress;
+  if (stalled) cause.activity = status.activity;
 }
 
 void LocalLaunch::take_event(const ControlEvent& event) {
@@ -284,6 +288,11 @@ void LocalLaunch::judge_exit(int rank) {
     }
   }
   if (worker.exit->core_dumped) cause.message = "core dumped";
+  if (by_signal) {
+    for (const std::string& line : last_lines(worker.log, worker.log_begin)) {
+      if (line.starts_with(last_words_mark)) cause.message = "inside " + line.substr(std::strlen(last_words_mark));
+    }
+  }
   note_cause(rank, std::move(cause), worker.exited);
 }
 
@@ -370,6 +379,11 @@ std::string LocalLaunch::report_of(const Cause& cause) const {
   report += lines.empty() ? fmt::format("\n  {} holds nothing of this run", worker.log.string())
                           : fmt::format("\n  last lines of {}:", worker.log.string());
   for (const std::string& line : lines) report += "\n    " + line;
+  // Of several that wait for each other, one that is inside a plugin is the more likely cause.
+  for (int rank = 0; rank < spec_.ranks && cause.kind == ErrorKind::stalled; ++rank) {
+    const std::string& activity = server_.worker(rank).activity;
+    if (rank != cause.rank && !activity.empty()) report += fmt::format("\n  rank {} was inside {}", rank, activity);
+  }
   std::vector<int> alive;
   for (int rank = 0; rank < spec_.ranks; ++rank) {
     if (workers_[static_cast<std::size_t>(rank)].process.running()) alive.push_back(rank);

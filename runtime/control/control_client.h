@@ -30,6 +30,9 @@ struct ControlClientOptions {
   // The launcher is lost or says that the job has failed: this worker must end. Called at most once, on the client's
   // thread, never after finish(). Waiting exchanges throw the same error.
   std::function<void(const Error&)> on_end;
+  // What this worker is inside of right now, for reports on a stall: goes along with every heartbeat, and a change is
+  // no progress. Called on the client's thread. May be empty.
+  std::function<std::string()> activity;
 };
 
 class ControlClient final : public Rendezvous {

@@ -234,6 +234,7 @@ void ControlServer::Impl::handle(Connection& connection, ControlMessage& message
   watch.reported_silent = false;
   switch (message.body_case()) {
     case ControlMessage::kHeartbeat:
+      worker.activity = message.heartbeat().activity();
       if (worker.phase != message.heartbeat().phase() || worker.step != message.heartbeat().step()) {
         worker.phase = message.heartbeat().phase();
         worker.step = message.heartbeat().step();

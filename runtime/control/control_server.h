@@ -37,6 +37,7 @@ struct WorkerStatus {
   int process = 0;
   std::string phase = "start";
   std::uint64_t step = 0;
+  std::string activity;  // as of the last heartbeat
 };
 
 struct ControlEvent {

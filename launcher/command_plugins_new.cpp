@@ -1,0 +1,174 @@
+// `ananke plugins new NAME --role ROLE`: a plugin of one's own, outside this tree, from plugins/templates. Every file
+// there is copied, with NAME in file names and @NAME@, @CLASS@, ... in the text replaced.
+#include <algorithm>
+#include <array>
+#include <boost/program_options.hpp>
+#include <cctype>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "launcher/command.h"
+#include "launcher/command_options.h"
+#include "runtime/base/error.h"
+#include "runtime/base/nearest.h"
+#include "runtime/plugin/catalog.h"
+#include "runtime/plugin/search_path.h"
+
+namespace ananke {
+namespace {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+
+struct Role {
+  const char* name;
+  const char* description;  // of what its template does; null: it has none
+  const char* refusal;      // then: why, and what to do
+};
+
+constexpr std::array<Role, 9> roles = {{
+    {"optimizer", "SGD with momentum", nullptr},
+    {"observer", "steps as lines of comma-separated values", nullptr},
+    {"batches", "one document a row", nullptr},
+    {"activations", "block inputs wait in host memory", nullptr},
+    {"experts", "the built-in local experts, watched", nullptr},
+    {"backend", nullptr,
+     "a backend is a whole device: memory, streams, every operator and the collectives, which no template can show in "
+     "small; start from a copy of plugins/backend_host of the source tree, runtime/roles/backend.h is the contract"},
+    {"parameters", nullptr,
+     "it decides where every parameter lives and runs all collectives of a step, so a small one would be a wrong one; "
+     "start from a copy of plugins/fsdp of the source tree, runtime/roles/parameters.h is the contract"},
+    {"kernels", nullptr, "this version uses no plugins of that role; operators come from the backend"},
+    {"check", nullptr, "this version uses no plugins of that role"},
+}};
+
+const Role& role_of(const std::string& name) {
+  std::vector<std::string> known, offered;
+  for (const Role& role : roles) {
+    if (role.name == name && role.description != nullptr) return role;
+    if (role.name == name) fail(ErrorKind::usage, "there is no template of role {}: {}", name, role.refusal);
+    known.emplace_back(role.name);
+    if (role.description != nullptr) offered.emplace_back(role.name);
+  }
+  std::string list;
+  for (const std::string& one : offered) list += (list.empty() ? "" : ", ") + one;
+  fail(ErrorKind::usage, "'{}' is no role{}; templates are there for {}", name, suggestion(name, known), list);
+}
+
+// "my_lion" -> "MyLion".
+std::string class_name(const std::string& name) {
+  std::string text;
+  bool upper = true;
+  for (char c : name) {
+    if (c != '_') text += upper ? static_cast<char>(std::toupper(static_cast<unsigned char>(c))) : c;
+    upper = c == '_';
+  }
+  return text;
+}
+
+void check_name(const std::string& name) {
+  const bool plain = !name.empty() && name[0] >= 'a' && name[0] <= 'z' &&
+                     name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string::npos;
+  if (!plain || name.size() > 64) {
+    fail(ErrorKind::usage,
+         "'{}' is no name for a plugin; take at most 64 lower-case letters, digits and _, a letter first", name);
+  }
+  const PluginCatalog catalog(plugin_search_path());
+  const FoundPlugin* same = catalog.find_by_name(name);
+  if (same == nullptr) same = catalog.find_by_message("ananke.plugin." + class_name(name));
+  if (same != nullptr) {
+    fail(ErrorKind::usage, "there is a plugin of that name or config message already: {}; choose another name",
+         same->file.string());
+  }
+}
+
+fs::path templates_folder() {
+  const std::array<fs::path, 2> candidates = {runtime_folder() / "../share/ananke/templates",  // <prefix>/lib
+                                              runtime_folder() / "../../plugins/templates"};   // <source>/build/lib
+  for (const fs::path& folder : candidates) {
+    std::error_code error;
+    if (fs::is_directory(folder / "common", error)) return fs::canonical(folder, error);
+  }
+  fail(ErrorKind::resource, "the plugin templates are neither in {} nor in {}; install ananke again",
+       candidates[0].lexically_normal().string(), candidates[1].lexically_normal().string());
+}
+
+using Words = std::map<std::string, std::string>;
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+void write_from(const fs::path& folder, const fs::path& output, const Words& words) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    std::ifstream from(entry.path(), std::ios::binary);
+    std::string text{std::istreambuf_iterator<char>(from), {}};
+    for (const auto& [word, value] : words) text = replaced(std::move(text), "@" + word + "@", value);
+    const fs::path file = output / replaced(entry.path().filename().string(), "NAME", words.at("NAME"));
+    std::ofstream to(file, std::ios::binary);
+    to << text;
+    to.close();
+    if (!from || !to) fail(ErrorKind::resource, "cannot write {} from {}", file.string(), entry.path().string());
+  }
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder, error) && !(fs::is_directory(folder, error) && fs::is_empty(folder, error))) {
+    fail(ErrorKind::usage, "{} exists already and is no empty folder; choose another with --output DIR",
+         folder.string());
+  }
+  fs::create_directories(folder, error);
+  if (error) fail(ErrorKind::resource, "cannot make the folder {}: {}", folder.string(), error.message());
+}
+
+void print_next_steps(const std::string& name, const fs::path& output) {
+  const fs::path prefix = runtime_folder().parent_path();
+  const bool installed = fs::exists(prefix / "lib/cmake/ananke/ananke-config.cmake");
+  std::printf("%s: a plugin that builds, tests and trains as it is\n", output.c_str());
+  if (!installed)
+    std::printf("  cmake --install BUILD --prefix DIR    # this program's; its build folder is %s\n", prefix.c_str());
+  std::printf("  cd %s\n  cmake -S . -B build -DCMAKE_PREFIX_PATH=%s\n  cmake --build build\n", output.c_str(),
+              installed ? prefix.c_str() : "DIR");
+  std::printf(
+      "  ctest --test-dir build --output-on-failure\n  ANANKE_PLUGIN_PATH=build/lib/ananke ananke plugins info %s\n",
+      name.c_str());
+}
+
+}  // namespace
+
+int command_plugins_new(const std::vector<std::string>& arguments) {
+  std::string name, role_name, folder;
+  CommandOptions options(
+      "plugins new", "NAME --role ROLE [--output DIR]",
+      "Writes a plugin of your own, outside this tree: sources, test, job and CMake, ready to build.\n"
+      "NAME is lower-case letters, digits and _.");
+  options.word("NAME", name);
+  options.add()("role", po::value(&role_name)->value_name("ROLE"),
+                "what it is: optimizer, observer, batches, activations or experts")(
+      "output", po::value(&folder)->value_name("DIR"), "folder to write; default: ./NAME");
+  if (!options.read(arguments)) return 0;
+  if (role_name.empty()) options.misused(fmt::format("say what {} is: --role ROLE", name));
+  const Role& role = role_of(role_name);
+  check_name(name);
+  const fs::path templates = templates_folder();
+  const fs::path output = folder.empty() ? fs::path(name) : fs::path(folder);
+  make_folder(output);
+  const bool optimizer = role_name == "optimizer";
+  const Words replacements = {{"NAME", name},
+                              {"CLASS", class_name(name)},
+                              {"ROLE", role.name},
+                              {"DESCRIPTION", role.description},
+                              {"OPTIMIZER", optimizer ? name : "adamw"}};
+  write_from(templates / "common", output, replacements);
+  write_from(templates / role.name, output, replacements);
+  print_next_steps(name, output);
+  return 0;
+}
+
+}  // namespace ananke

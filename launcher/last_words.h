@@ -1,0 +1,27 @@
+// Last words of a worker that crashes inside a plugin: one line into its log, which the launcher finds there.
+#pragma once
+
+#include <csignal>
+#include <vector>
+
+namespace ananke {
+
+// What the line begins with.
+constexpr const char* last_words_mark = "last words: ";
+
+// While it lives, SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT write "last words: plugin '...' (file), in METHOD" to
+// standard error where the thread is inside a plugin's call, and then end the process as they would have without it
+// (a handler that was there before, as sanitizers have one, gets the signal next). For the main thread; once per
+// process.
+class LastWords {
+ public:
+  LastWords();
+  ~LastWords();
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+
+ private:
+  std::vector<std::byte> stack_;  // a stack that has overflowed cannot run a handler
+};
+
+}  // namespace ananke
