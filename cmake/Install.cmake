@@ -8,6 +8,7 @@ set(package lib/cmake/ananke)
 set_target_properties(ananke_command PROPERTIES INSTALL_RPATH "$ORIGIN/../lib" EXPORT_NAME command)
 install(TARGETS ananke ananke_command EXPORT ananke-targets LIBRARY DESTINATION lib RUNTIME DESTINATION bin
         INCLUDES DESTINATION include/ananke)
+install(TARGETS ananke_tokenize RUNTIME DESTINATION bin)
 get_property(plugins GLOBAL PROPERTY ananke_installed_plugins)
 set_target_properties(${plugins} PROPERTIES INSTALL_RPATH "$ORIGIN/..")
 install(TARGETS ${plugins} LIBRARY DESTINATION lib/ananke)
