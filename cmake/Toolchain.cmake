@@ -12,8 +12,10 @@ set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)  # a build folder that is copied elsewhere 
 
 find_program(ANANKE_CCACHE ccache)
 if(ANANKE_CCACHE)
-  set(CMAKE_C_COMPILER_LAUNCHER ${ANANKE_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${ANANKE_CCACHE})
+  # Without this leave ccache refuses whatever uses a precompiled header.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${ANANKE_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
 # assert() stays on in Debug and Sanitize; Release keeps line tables so that a stack names its lines.
