@@ -3,7 +3,9 @@
 
 #include "launcher/command.h"
 #include "launcher/job_options.h"
+#include "runtime/comm/mesh.h"
 #include "runtime/config/site.h"
+#include "runtime/config/validate.h"
 
 namespace ananke {
 
@@ -17,9 +19,9 @@ int command_check(const std::vector<std::string>& words) {
     return 0;
   }
   const Job& job = loaded.job;
-  std::printf("%s: job '%s' is valid for %u ranks (replicate %u x shard %u) at site %s\n", arguments.job.file.c_str(),
-              job.name().c_str(), job.resolved().ranks(), job.mesh().replicate(), job.mesh().shard(),
-              site.name().c_str());
+  std::printf("%s: job '%s' is valid for %u ranks (%s) at site %s\n", arguments.job.file.c_str(), job.name().c_str(),
+              job.resolved().ranks(), to_string(mesh_of(job.mesh())).c_str(), site.name().c_str());
+  for (const std::string& remark : remarks_on(job)) std::printf("note: %s\n", remark.c_str());
   for (const PluginFile& plugin : job.resolved().plugins()) {
     std::printf("  %-12s %-20s %s\n", plugin.role().c_str(), plugin.name().c_str(), plugin.path().c_str());
   }

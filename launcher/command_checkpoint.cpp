@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/checkpoint/reader.h"
+#include "runtime/comm/mesh.h"
 
 namespace ananke {
 namespace {
@@ -26,7 +27,12 @@ std::string age_of(const Path& folder) {
   return format_duration(std::max(age.count(), 0.0));
 }
 
-std::string mesh_text(const Job& job) { return fmt::format("{} x {}", job.mesh().replicate(), job.mesh().shard()); }
+// "2 x 4", with an expert axis "2 x 2 x 2".
+std::string mesh_text(const Job& job) {
+  const MeshShape mesh = mesh_of(job.mesh());
+  if (mesh.expert == 1) return fmt::format("{} x {}", mesh.replicate, mesh.shard);
+  return fmt::format("{} x {} x {}", mesh.replicate, mesh.expert_shard(), mesh.expert);
+}
 
 // A run's folder, its checkpoints folder, or a single checkpoint. Throws Error(checkpoint) when there is none.
 std::vector<FoundCheckpoint> find_all(const std::string& given) {
@@ -86,7 +92,7 @@ void print_job_summary(const Job& job) {
   std::printf("%s\n", model.tie_word_embeddings() ? ", tied head" : "");
   std::printf("training  %u steps of %u rows x %u tokens, seed %llu\n", training.steps(), training.rows_per_step(),
               training.sequence_length(), static_cast<unsigned long long>(training.seed()));
-  std::printf("mesh      replicate %u x shard %u\n", job.mesh().replicate(), job.mesh().shard());
+  std::printf("mesh      %s\n", to_string(mesh_of(job.mesh())).c_str());
 }
 
 void print_tensors(const CheckpointIndex& index) {

@@ -1,28 +1,53 @@
 #include "runtime/comm/mesh.h"
 
+#include "ananke/mesh.pb.h"
 #include "runtime/base/error.h"
 
 namespace ananke {
+namespace {
+
+// `count` ranks from `first`, `step` apart.
+std::vector<int> ranks_from(int first, int step, int count) {
+  std::vector<int> ranks;
+  for (int i = 0; i < count; ++i) ranks.push_back(first + i * step);
+  return ranks;
+}
+
+}  // namespace
+
+MeshShape mesh_of(const Mesh& mesh) {
+  return {static_cast<int>(mesh.replicate()), static_cast<int>(mesh.shard()), static_cast<int>(mesh.expert())};
+}
 
 MeshCoordinates coordinates(const MeshShape& mesh, int rank) {
+  ANANKE_CHECK(mesh.expert >= 1 && mesh.shard % mesh.expert == 0, "mesh {} whose expert axis does not divide shard",
+               to_string(mesh));
   ANANKE_CHECK(rank >= 0 && rank < mesh.ranks(), "rank {} in mesh {}", rank, to_string(mesh));
-  return {rank / mesh.shard, rank % mesh.shard};
+  const int shard = rank % mesh.shard;
+  return {rank / mesh.shard, shard, shard / mesh.expert, shard % mesh.expert};
 }
 
 std::vector<int> shard_group(const MeshShape& mesh, int rank) {
-  const int first = coordinates(mesh, rank).replicate * mesh.shard;
-  std::vector<int> ranks;
-  for (int i = 0; i < mesh.shard; ++i) ranks.push_back(first + i);
-  return ranks;
+  return ranks_from(rank - coordinates(mesh, rank).shard, 1, mesh.shard);
 }
 
 std::vector<int> replicate_group(const MeshShape& mesh, int rank) {
-  const int shard = coordinates(mesh, rank).shard;
-  std::vector<int> ranks;
-  for (int i = 0; i < mesh.replicate; ++i) ranks.push_back(i * mesh.shard + shard);
-  return ranks;
+  return ranks_from(coordinates(mesh, rank).shard, mesh.shard, mesh.replicate);
 }
 
-std::string to_string(const MeshShape& mesh) { return fmt::format("replicate {} x shard {}", mesh.replicate, mesh.shard); }
+std::vector<int> expert_group(const MeshShape& mesh, int rank) {
+  return ranks_from(rank - coordinates(mesh, rank).expert, 1, mesh.expert);
+}
+
+std::vector<int> expert_shard_group(const MeshShape& mesh, int rank) {
+  const int first = rank - coordinates(mesh, rank).expert_shard * mesh.expert;
+  return ranks_from(first, mesh.expert, mesh.expert_shard());
+}
+
+std::string to_string(const MeshShape& mesh) {
+  std::string text = fmt::format("replicate {} x shard {}", mesh.replicate, mesh.shard);
+  if (mesh.expert > 1) text += fmt::format(" (expert_shard {} x expert {})", mesh.expert_shard(), mesh.expert);
+  return text;
+}
 
 }  // namespace ananke

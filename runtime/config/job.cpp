@@ -108,11 +108,11 @@ void Reader::report(const Problems& problems) const {
 std::uint32_t Reader::count_ranks() const {
   if (options_.ranks != 0) return options_.ranks;
   const Mesh& mesh = job_.mesh();
-  if (mesh.shard() == 0 && job_.resolved().ranks() != 0) return job_.resolved().ranks();
-  const std::uint64_t ranks = std::uint64_t{mesh.replicate()} * std::max(mesh.shard(), 1u);
+  if (effective_shard(mesh, 0) == 0 && job_.resolved().ranks() != 0) return job_.resolved().ranks();
+  const std::uint64_t ranks = ranks_of(mesh);
   if (ranks > most_ranks) {
     report({{"mesh.shard", fmt::format("is {}, and with replicate {} makes {} ranks; at most {} make sense",
-                                       mesh.shard(), mesh.replicate(), ranks, most_ranks)}});
+                                       effective_shard(mesh, 0), mesh.replicate(), ranks, most_ranks)}});
   }
   return static_cast<std::uint32_t>(ranks);
 }
@@ -144,7 +144,9 @@ void Reader::fill(std::uint32_t ranks) {
   Training* training = job_.mutable_training();
   if (!model->has_max_position_embeddings()) model->set_max_position_embeddings(training->sequence_length());
   if (training->rows_per_microbatch() == 0) training->set_rows_per_microbatch(training->rows_per_step() / ranks);
-  job_.mutable_mesh()->set_shard(effective_shard(job_.mesh(), ranks));
+  Mesh* mesh = job_.mutable_mesh();
+  mesh->set_shard(static_cast<std::uint32_t>(effective_shard(*mesh, ranks)));
+  mesh->set_expert_shard(mesh->shard() / mesh->expert());
   Resolved* resolved = job_.mutable_resolved();
   resolved->set_ranks(ranks);
   resolved->set_version(ANANKE_VERSION);

@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/nearest.h"
+#include "runtime/config/validate.h"
 #include "runtime/plugin/search_path.h"
 
 namespace ananke {
@@ -53,6 +54,11 @@ class Completion {
     for (int i = 0; i < job_->plugins_size(); ++i) complete(i);
     for (int i = 0; i < job_->optimizer_size(); ++i) add_optimizer(i);
     for (const auto& [role, name] : built_in) add_built_in(role, name);
+    if (job_->mesh().expert() > 1 && has_moe_layer(job_->model()) && !role_holder_.contains("experts")) {
+      add("mesh.expert",
+          "is {}, which needs a plugin of role experts that exchanges tokens; add plugins {{ use: \"ep\" }}",
+          job_->mesh().expert());
+    }
     return std::move(problems_);
   }
 

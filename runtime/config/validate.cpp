@@ -37,9 +37,15 @@ std::uint32_t effective_head_dim(const Model& model) {
   return heads == 0 || model.hidden_size() % heads != 0 ? 0 : model.hidden_size() / heads;
 }
 
-std::uint32_t effective_shard(const Mesh& mesh, std::uint32_t ranks) {
+std::uint64_t effective_shard(const Mesh& mesh, std::uint64_t ranks) {
   if (mesh.shard() != 0) return mesh.shard();
+  if (mesh.expert_shard() != 0) return std::uint64_t{mesh.expert_shard()} * mesh.expert();
   return mesh.replicate() == 0 || ranks % mesh.replicate() != 0 ? 0 : ranks / mesh.replicate();
+}
+
+std::uint64_t ranks_of(const Mesh& mesh) {
+  const std::uint64_t shard = effective_shard(mesh, 0);
+  return mesh.replicate() * (shard != 0 ? shard : mesh.expert());
 }
 
 // Layer i is MoE when (i + 1) % decoder_sparse_step == 0 and it is not in mlp_only_layers.
@@ -134,15 +140,52 @@ Problems check_positions(const Model& model, const Training& training) {
 
 Problems check_mesh(const Mesh& mesh, std::uint32_t ranks) {
   Problems problems;
-  if (mesh.shard() == 0) {
-    if (ranks % mesh.replicate() != 0) {
+  const std::uint64_t experts = mesh.expert(), product = mesh.expert_shard() * experts;
+  if (mesh.shard() != 0 && mesh.expert_shard() != 0 && mesh.shard() != product) {
+    add(&problems, "mesh.expert_shard",
+        "is {}, and expert_shard {} x expert {} makes a shard of {}, but mesh.shard is {}; leave one of them out or "
+        "make "
+        "them agree",
+        mesh.expert_shard(), mesh.expert_shard(), experts, product, mesh.shard());
+    return problems;
+  }
+  const std::uint64_t shard = effective_shard(mesh, ranks);
+  if (mesh.shard() == 0 && mesh.expert_shard() != 0) {
+    if (mesh.replicate() * shard != ranks) {
+      add(&problems, "mesh.expert_shard",
+          "is {}, and replicate {} x expert_shard {} x expert {} makes {} ranks, but the job has {}; change the mesh "
+          "or "
+          "--ranks",
+          mesh.expert_shard(), mesh.replicate(), mesh.expert_shard(), experts, mesh.replicate() * shard, ranks);
+    }
+  } else if (mesh.shard() == 0) {
+    if (shard == 0) {
       add(&problems, "mesh.replicate", "is {}, which does not divide the {} ranks; change it or --ranks",
           mesh.replicate(), ranks);
     }
-  } else if (std::uint64_t{mesh.replicate()} * mesh.shard() != ranks) {
+  } else if (mesh.replicate() * shard != ranks) {
     add(&problems, "mesh.shard",
-        "is {}, and replicate {} x shard {} makes {} ranks, but the job has {}; change the mesh or --ranks",
-        mesh.shard(), mesh.replicate(), mesh.shard(), std::uint64_t{mesh.replicate()} * mesh.shard(), ranks);
+        "is {}, and replicate {} x shard {} makes {} ranks, but the job has {}; change the mesh or --ranks", shard,
+        mesh.replicate(), shard, mesh.replicate() * shard, ranks);
+  }
+  if (problems.empty() && shard % experts != 0) {
+    add(&problems, "mesh.expert",
+        "is {}, which does not divide the shard axis of {} ranks ({} ranks / replicate {}); set it to a divisor, or "
+        "shard "
+        "to {}",
+        experts, shard, ranks, mesh.replicate(), multiples_near(shard, experts));
+  }
+  return problems;
+}
+
+Problems check_expert_axis(const Mesh& mesh, const Model& model) {
+  Problems problems;
+  if (mesh.expert() > 1 && !has_moe_layer(model)) {
+    add(&problems, "mesh.expert",
+        "is {}, but none of the model's {} layers has experts (num_experts {}); set it to 1, and all {} ranks share "
+        "the "
+        "dense parameters as before",
+        mesh.expert(), model.num_hidden_layers(), model.num_experts(), mesh.expert());
   }
   return problems;
 }
@@ -241,12 +284,30 @@ Problems check_job(const Job& job, std::uint32_t ranks) {
   append(&problems, check_model(job.model()));
   append(&problems, check_positions(job.model(), job.training()));
   append(&problems, check_mesh(job.mesh(), ranks));
+  append(&problems, check_expert_axis(job.mesh(), job.model()));
   append(&problems, check_rows(job.training(), ranks));
   append(&problems, check_learning_rate(job.learning_rate(), job.training()));
   append(&problems, check_data(job.data(), job.evaluation(), job.model()));
   append(&problems, check_training(job.training()));
   append(&problems, check_optimizer_rules(job));
   return problems;
+}
+
+std::vector<std::string> remarks_on(const Job& job) {
+  std::vector<std::string> remarks;
+  const std::uint32_t axis = job.mesh().expert(), experts = job.model().num_experts();
+  if (axis > experts && axis > 1) {
+    remarks.push_back(fmt::format(
+        "mesh.expert is {}, more than the {} experts of a layer: {} of every {} ranks hold none and compute only the "
+        "dense part; an expert axis of at most {} uses all",
+        axis, experts, axis - experts, axis, experts));
+  } else if (axis > 1 && experts % axis != 0) {
+    remarks.push_back(fmt::format(
+        "mesh.expert is {}, and {} experts do not divide evenly: ranks hold {} or {} of them, and those with more have "
+        "more to compute",
+        axis, experts, experts / axis, experts / axis + 1));
+  }
+  return remarks;
 }
 
 Problems check_files(const Job& job) {

@@ -41,7 +41,7 @@ PassLimits pass_limits(const Job& job) {
   PassLimits limits;
   limits.longest = training.sequence_length();
   limits.tokens = static_cast<std::int64_t>(training.rows_per_microbatch()) * training.sequence_length();
-  limits.microbatches = microbatches_of(job, static_cast<int>(job.mesh().replicate() * job.mesh().shard()));
+  limits.microbatches = microbatches_of(job, mesh_of(job.mesh()).ranks());
   limits.order = training.microbatches_per_gather() == 1 ? LoopOrder::microbatch_outer : LoopOrder::layer_outer;
   limits.recompute = training.recompute() == Training::FULL ? RecomputeMode::full : RecomputeMode::none;
   limits.positions = job.model().max_position_embeddings();

@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/config/job.h"
 #include "runtime/config/resume.h"
+#include "runtime/config/validate.h"
 #include "runtime/engine/trainer.h"
 #include "runtime/plugin/registry.h"
 #include "runtime/telemetry/console_observer.h"
@@ -26,11 +27,8 @@ class ControlledRun : public RunControl {
   ControlClient& client_;
 };
 
-MeshShape mesh_of(const Job& job) {
-  return {static_cast<int>(job.mesh().replicate()), static_cast<int>(job.mesh().shard())};
-}
-
 void print_tables(Trainer& trainer, const Job& job, RunControl& control) {
+  for (const std::string& remark : remarks_on(job)) control.console("note: " + remark);
   control.console(parameter_table_text(trainer.engine().table(), job.training().sequence_length()));
   control.console(memory_plan_text(trainer.plan()));
 }
@@ -53,7 +51,7 @@ int run_worker(const WorkerContext& worker) {
   PluginRegistry plugins(worker.trail);
   for (const PluginFile& file : job.resolved().plugins()) plugins.load(file.name(), file.path(), file.hash());
 
-  const RoleContext context{job, worker.site, mesh_of(job), worker.identity.rank, worker.identity.local_size};
+  const RoleContext context{job, worker.site, mesh_of(job.mesh()), worker.identity.rank, worker.identity.local_size};
   ObserverList observers;
   if (context.rank == 0) {
     const auto print = [&](const std::string& line) { control.console(line); };

@@ -162,6 +162,19 @@ TEST_F(JobReader, TakesRanksFromTheMeshWhereNoneAreGiven) {
   EXPECT_EQ(file_.load(std::string(valid_job) + "mesh { replicate: 2 shard: 2 }").job.resolved().ranks(), 4u);
   EXPECT_ERROR(file_.load(std::string(valid_job) + "mesh { replicate: 4294967295 shard: 4294967295 }"),
                ErrorKind::config, "mesh.shard", "18446744065119617025 ranks");
+  EXPECT_ERROR(file_.load(std::string(valid_job) + "mesh { expert_shard: 65536 expert: 65536 replicate: 4294967295 }"),
+               ErrorKind::config, "mesh.shard is 4294967296", "18446744069414584320 ranks");
+}
+
+TEST_F(JobReader, FillsInTheExpertAxes) {
+  const Job job = file_.load(std::string(valid_job) + "mesh { shard: 4 }").job;
+  EXPECT_EQ(job.mesh().expert(), 1u);
+  EXPECT_EQ(job.mesh().expert_shard(), 4u);
+  EXPECT_ERROR(file_.load(std::string(valid_job) + "mesh { expert: 2 }"), ErrorKind::config, "mesh.expert is 2",
+               "a plugin of role experts that exchanges tokens", "use: \"ep\"");
+  EXPECT_ERROR(file_.load(std::string(valid_job) + "mesh { expert: 0 }"), ErrorKind::config, "mesh.expert is 0");
+  EXPECT_ERROR(file_.load(std::string(valid_job) + "mesh { expert: 65537 }"), ErrorKind::config,
+               "mesh.expert is 65537");
 }
 
 TEST_F(JobReader, PutsALibraryBeforeWhatIsFound) {

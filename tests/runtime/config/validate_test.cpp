@@ -101,6 +101,58 @@ TEST(Validation, ChecksTheMeshAgainstTheRanks) {
   expect_problem(check_mesh(mesh, 1), "mesh.shard", {"18446744065119617025"});
 }
 
+TEST(Validation, ChecksTheExpertAxisAgainstShardAndRanks) {
+  Mesh mesh;
+  mesh.set_expert(2);
+  EXPECT_EQ(ranks_of(mesh), 2u);
+  EXPECT_TRUE(check_mesh(mesh, 8).empty());
+  EXPECT_EQ(effective_shard(mesh, 8), 8u);
+  expect_problem(check_mesh(mesh, 3), "mesh.expert",
+                 {"is 2", "shard axis of 3 ranks", "3 ranks / replicate 1", "2 or 4"});
+  mesh.set_expert_shard(3);
+  EXPECT_EQ(effective_shard(mesh, 0), 6u);
+  EXPECT_EQ(ranks_of(mesh), 6u);
+  EXPECT_TRUE(check_mesh(mesh, 6).empty());
+  expect_problem(check_mesh(mesh, 8), "mesh.expert_shard",
+                 {"replicate 1 x expert_shard 3 x expert 2 makes 6", "has 8"});
+  mesh.set_replicate(2);
+  EXPECT_EQ(ranks_of(mesh), 12u);
+  EXPECT_TRUE(check_mesh(mesh, 12).empty());
+  mesh.set_shard(6);
+  EXPECT_TRUE(check_mesh(mesh, 12).empty()) << "both given, and they agree";
+  mesh.set_shard(4);
+  expect_problem(check_mesh(mesh, 8), "mesh.expert_shard", {"is 3", "expert 2 makes a shard of 6", "mesh.shard is 4"});
+  mesh.clear_expert_shard();
+  mesh.set_expert(3);
+  expect_problem(check_mesh(mesh, 8), "mesh.expert", {"is 3", "shard axis of 4", "8 ranks / replicate 2", "3 or 6"});
+}
+
+TEST(Validation, RefusesAnExpertAxisForAModelWithoutExperts) {
+  Mesh mesh;
+  Model model = small_model();
+  model.set_num_experts(0);
+  EXPECT_TRUE(check_expert_axis(mesh, model).empty());
+  mesh.set_expert(4);
+  expect_problem(check_expert_axis(mesh, model), "mesh.expert",
+                 {"is 4", "none of the model's 4 layers", "set it to 1"});
+  EXPECT_TRUE(check_expert_axis(mesh, small_model()).empty());
+}
+
+TEST(Validation, RemarksOnUnevenExpertAxes) {
+  Job job;
+  *job.mutable_model() = small_model();
+  for (const unsigned even : {1, 2, 4, 8}) {
+    job.mutable_mesh()->set_expert(even);
+    EXPECT_TRUE(remarks_on(job).empty()) << even;
+  }
+  job.mutable_mesh()->set_expert(3);
+  ASSERT_EQ(remarks_on(job).size(), 1u);
+  EXPECT_NE(remarks_on(job)[0].find("8 experts do not divide evenly: ranks hold 2 or 3"), std::string::npos);
+  job.mutable_mesh()->set_expert(12);
+  ASSERT_EQ(remarks_on(job).size(), 1u);
+  EXPECT_NE(remarks_on(job)[0].find("4 of every 12 ranks hold none"), std::string::npos) << remarks_on(job)[0];
+}
+
 TEST(Validation, ChecksHowRowsAreShared) {
   Training training = small_training();
   EXPECT_TRUE(check_rows(training, 4).empty());
