@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 
@@ -13,9 +12,9 @@
 #include "launcher/job_options.h"
 #include "launcher/local_launch.h"
 #include "launcher/run_folder.h"
-#include "launcher/run_guard.h"
 #include "runtime/base/log.h"
 #include "runtime/base/units.h"
+#include "runtime/checkpoint/run_lock.h"
 #include "runtime/config/site.h"
 
 namespace ananke {
@@ -24,27 +23,20 @@ namespace {
 namespace po = boost::program_options;
 using Path = std::filesystem::path;
 
-std::string time_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
-
 // argv[0] is the path of the running file, so that tools that look at processes see which build it is.
-LaunchSpec worker_spec(const Path& run_dir, const Site& site, int ranks, bool resume) {
+LaunchSpec worker_spec(const Path& run_dir, const Site& site, int ranks, const RunLock& lock, bool resume) {
   LaunchSpec spec;
   spec.program = std::filesystem::read_symlink("/proc/self/exe").string();
   spec.arguments = {spec.program, "worker",
                     "--job",      (run_dir / "job.textproto").string(),
-                    "--site",     (run_dir / "site.textproto").string()};
+                    "--site",     (run_dir / "site.textproto").string(),
+                    "--owner",    lock.token()};
   if (resume) spec.arguments.push_back("--resume");
   spec.ranks = ranks;
   spec.run_dir = run_dir;
   spec.deadlines = control_deadlines(site);
   spec.grace = grace_of(site);
+  spec.lost = [&lock] { return lock.lost(); };
   return spec;
 }
 
@@ -81,15 +73,15 @@ int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site&
   const Path run_dir = std::filesystem::absolute(loaded.job.run_dir());
   const int ranks = static_cast<int>(loaded.job.resolved().ranks());
   make_run_folder(run_dir);
-  const RunGuard guard(run_dir);
+  const RunLock lock(run_dir, [](const std::string& line) { std::fprintf(stderr, "ananke: %s\n", line.c_str()); });
   resume ? check_resumable(run_dir, loaded) : check_unused(run_dir);
-  loaded.job.mutable_resolved()->set_started(time_now());
+  loaded.job.mutable_resolved()->set_started(utc_now());
   write_run_files(run_dir, loaded, site);
   open_log(run_dir / "logs" / "launcher.log", "launcher", LogLevel::info);
   LaunchResult result;
   {
     ConsoleWriter console(STDOUT_FILENO);
-    LaunchSpec spec = worker_spec(run_dir, site, ranks, resume);
+    LaunchSpec spec = worker_spec(run_dir, site, ranks, lock, resume);
     spec.console = [&](const std::string& line) { console.add(line); };
     console.add(fmt::format("{}: {} ranks, run folder {}, one log per rank in {}", loaded.job.name(), ranks,
                             run_dir.string(), (run_dir / "logs").string()));

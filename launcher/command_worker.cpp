@@ -27,18 +27,21 @@ namespace po = boost::program_options;
 
 struct Arguments {
   std::filesystem::path job, site;
+  std::string owner;
   bool resume = false;
 };
 
 Arguments parse(const std::vector<std::string>& words) {
   po::options_description options;
-  options.add_options()("job", po::value<std::string>())("site", po::value<std::string>())("resume", "");
+  options.add_options()("job", po::value<std::string>())("site", po::value<std::string>())("resume", "")(
+      "owner", po::value<std::string>()->default_value(""));
   po::variables_map values;
   read_arguments(words, options, po::positional_options_description(), &values);
   if (values.count("job") == 0 || values.count("site") == 0) {
     fail(ErrorKind::usage, "a worker needs --job and --site; start the job with `ananke run`");
   }
-  return {values["job"].as<std::string>(), values["site"].as<std::string>(), values.count("resume") != 0};
+  return {values["job"].as<std::string>(), values["site"].as<std::string>(), values["owner"].as<std::string>(),
+          values.count("resume") != 0};
 }
 
 std::string required_variable(const char* name) {
@@ -99,7 +102,7 @@ int work(const Arguments& arguments, const Site& site, const Identity& me, Contr
   try {
     control.set_phase("reading the job");
     const LoadedJob job = load_resolved_job(arguments.job);
-    const int code = run_worker({job, site, me, control, trail, arguments.resume});
+    const int code = run_worker({job, site, me, control, trail, arguments.resume, arguments.owner});
     control.finish(code);
     return code;
   } catch (const Error& error) {

@@ -15,6 +15,7 @@
 #include "launcher/signal_file.h"
 #include "launcher/worker_process.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process.h"
 #include "runtime/base/units.h"
 #include "runtime/comm/exchange_table.h"
 
@@ -115,6 +116,7 @@ class LocalLaunch {
   Clock::time_point stop_requested_{};
   int last_stop_signal_ = 0;
   std::optional<Cause> teardown_;  // of a rank whose work was done
+  std::string lost_;               // why the run folder is no longer ours
 };
 
 LocalLaunch::LocalLaunch(const LaunchSpec& spec)
@@ -330,6 +332,7 @@ void LocalLaunch::enforce() {
     end_all(cause.kind, fmt::format("the job has failed: {}", describe(cause)));
   }
   if (kill_at_ && now >= *kill_at_) kill_all();
+  if (!ending_ && spec_.lost && !(lost_ = spec_.lost()).empty()) end_all(ErrorKind::checkpoint, lost_);
   bool finished = true;
   for (int rank = 0; rank < spec_.ranks; ++rank) finished = finished && server_.worker(rank).finished;
   if (finished && !all_finished_) all_finished_ = now;
@@ -357,6 +360,9 @@ LaunchResult LocalLaunch::run() {
 }
 
 LaunchResult LocalLaunch::result() {
+  // After a standstill of this process too, whose workers have meanwhile ended for another reason.
+  if (lost_.empty() && spec_.lost) lost_ = spec_.lost();
+  if (!lost_.empty()) return {static_cast<int>(ErrorKind::checkpoint), stopping_, {}, "job ended: " + lost_};
   if (forced_) return {static_cast<int>(ErrorKind::interrupted), true, {}, {}};
   if (first_cause_.any()) return result_of(first_cause_.result());
   if (teardown_) return result_of(*teardown_);

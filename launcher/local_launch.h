@@ -23,6 +23,8 @@ struct LaunchSpec {
   std::chrono::milliseconds grace{2'000};  // from the request to leave (and TERM) to KILL, once the job has failed
   // A line for the console: workers' lines and the launcher's notices. Must not block. Called from within launch_local.
   std::function<void(const std::string& line)> console;
+  // Why the run folder is no longer this job's, or nothing: asked every second, and ends the job. May be empty.
+  std::function<std::string()> lost;
 };
 
 struct LaunchResult {

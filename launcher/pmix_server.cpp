@@ -16,6 +16,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process.h"
 
 extern char** environ;
 

@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/process.h"
 
 namespace ananke {
 namespace {
@@ -111,20 +111,7 @@ std::optional<ExitStatus> WorkerProcess::reap() {
   return ExitStatus{0, WEXITSTATUS(status), false};
 }
 
-std::string WorkerProcess::state() const {
-  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  const auto name_end = text.rfind(')');  // the name before it may hold anything
-  const char letter = name_end == std::string::npos || name_end + 2 >= text.size() ? '?' : text[name_end + 2];
-  switch (letter) {
-    case 'T': return "stopped (SIGSTOP; it can be continued with SIGCONT)";
-    case 't': return "stopped by a debugger";
-    case 'D': return "in uninterruptible sleep (storage or a driver does not answer)";
-    case 'Z': return "dead";
-    case '?': return "not found";
-    default: return "running";
-  }
-}
+std::string WorkerProcess::state() const { return state_of(pid_); }
 
 std::string signal_name(int number) {
   const char* name = sigabbrev_np(number);

@@ -5,14 +5,14 @@
 
 #include <random>
 
+#include "runtime/base/process.h"
+
 namespace ananke {
 
 const std::string& process_identity() {
   static const std::string identity = [] {
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
     std::random_device draw;
-    return fmt::format("{}/{}/{:08x}{:08x}", host, getpid(), draw(), draw());
+    return fmt::format("{}/{}/{:08x}{:08x}", host_name(), getpid(), draw(), draw());
   }();
   return identity;
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/base/process.h"
 
 namespace ananke {
 namespace {
@@ -26,11 +27,7 @@ void sync_path(const std::filesystem::path& path) {
 }
 
 // ".partial.HOST.": process ids mean something on one host only, and folders are shared between hosts.
-std::string partial_mark() {
-  char host[256] = {};
-  if (::gethostname(host, sizeof host - 1) != 0) std::strcpy(host, "unknown");
-  return fmt::format(".partial.{}.", host);
-}
+std::string partial_mark() { return fmt::format(".partial.{}.", host_name()); }
 
 // Whether `name` is a partial file of a process of this host that is gone.
 bool is_stale(std::string_view name, std::string_view mark) {

@@ -76,19 +76,38 @@ std::string format_duration(double seconds) {
 }
 
 std::uint64_t parse_bytes(std::string_view text) {
-  static constexpr std::array<Unit, 12> units = {{{"", 1}, {"B", 1}, {"KiB", 1024.0}, {"MiB", 1048576.0},
-      {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
-      {"TB", 1e12}, {"PB", 1e15}}};
+  static constexpr std::array<Unit, 12> units = {{{"", 1},
+                                                  {"B", 1},
+                                                  {"KiB", 1024.0},
+                                                  {"MiB", 1048576.0},
+                                                  {"GiB", 1073741824.0},
+                                                  {"TiB", 1099511627776.0},
+                                                  {"kB", 1e3},
+                                                  {"KB", 1e3},
+                                                  {"MB", 1e6},
+                                                  {"GB", 1e9},
+                                                  {"TB", 1e12},
+                                                  {"PB", 1e15}}};
   const double value = parse_quantity(text, units, "size in bytes");
   if (value >= 18446744073709551615.0) fail(ErrorKind::config, "'{}' is more bytes than 64 bits can count", text);
   return static_cast<std::uint64_t>(value);
 }
 
 std::chrono::milliseconds parse_duration(std::string_view text) {
-  static constexpr std::array<Unit, 6> units = {{{"s", 1e3}, {"ms", 1.0}, {"min", 60e3}, {"m", 60e3}, {"h", 3600e3}, {"d", 86400e3}}};
+  static constexpr std::array<Unit, 6> units = {
+      {{"s", 1e3}, {"ms", 1.0}, {"min", 60e3}, {"m", 60e3}, {"h", 3600e3}, {"d", 86400e3}}};
   const double value = parse_quantity(text, units, "duration");
   if (value > 1e15) fail(ErrorKind::config, "'{}' is longer than any job: at most 30000 years", text);
   return std::chrono::milliseconds(static_cast<std::int64_t>(value));
+}
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
 }
 
 }  // namespace ananke

@@ -18,5 +18,7 @@ std::string format_duration(double seconds);
 std::uint64_t parse_bytes(std::string_view text);
 // "500ms", "30s", "5 min", "2h": throws Error(config) likewise.
 std::chrono::milliseconds parse_duration(std::string_view text);
+// "2026-11-30T09:05:00Z".
+std::string utc_now();
 
 }  // namespace ananke

@@ -65,11 +65,18 @@ struct LoadedState {
 // function of its argument and the job, so that all ranks agree.
 using ResumeCheck = std::function<void(const LoadedState&)>;
 
+// Whose checkpoints these are where several jobs might write to one run folder.
+struct CheckpointOwner {
+  std::string mark;               // in the names of unfinished folders: others' are left alone
+  std::function<void()> confirm;  // throws where this job may no longer write; rank 0 asks before it changes anything
+};
+
 // One per rank and run; the methods are collective: every rank calls them in the same order, from one thread.
 class Checkpoints {
  public:
   // `name` opens the keys of all exchanges: two objects of one rendezvous need two names. `ranks` must outlive this.
-  Checkpoints(std::filesystem::path run_dir, Rendezvous& ranks, std::string name = "checkpoint");
+  Checkpoints(std::filesystem::path run_dir, Rendezvous& ranks, std::string name = "checkpoint",
+              CheckpointOwner owner = {});
 
   // Returns on every rank once the checkpoint is durable; then older ones are removed until `keep_last` are left
   // (0: all stay). A rank that holds copies of what others write (replica > 0) passes no fragments and writes no file.
@@ -85,6 +92,9 @@ class Checkpoints {
   std::optional<LoadedState> load_newest(std::span<const StateTarget> targets, const ResumeCheck& check = {});
 
  private:
+  void confirm() const {
+    if (owner_.confirm) owner_.confirm();
+  }
   std::vector<std::string> exchange(std::string_view what, std::string blob, std::span<const int> members = {});
   Verdict judge(std::string_view what, const Verdict& own);
   std::filesystem::path begin_folder(std::uint64_t step);
@@ -99,6 +109,7 @@ class Checkpoints {
   std::filesystem::path folder_;  // run_dir/checkpoints
   Rendezvous& ranks_;
   std::string name_;
+  CheckpointOwner owner_;
   std::uint64_t calls_ = 0;  // numbers the exchanges: a key serves once
 };
 

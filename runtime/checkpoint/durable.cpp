@@ -113,6 +113,10 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
     remove_folder(from);
     return;
   }
+  // Any other error, such as `from` being gone, must leave `to` where it is.
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) {
+    fail(ErrorKind::checkpoint, "cannot rename {} to {}: {}", from.string(), to.string(), reason(errno));
+  }
   auto old = to;
   old += ".deleting";
   remove_folder(old);

@@ -3,7 +3,9 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -22,6 +24,7 @@ constexpr const char* index_name = "index.json";
 constexpr const char* marker_name = "COMPLETE";
 constexpr std::string_view step_prefix = "step-";
 constexpr std::size_t step_digits = 8;
+constexpr std::string_view partial_mark = ".partial.", deleting_mark = ".deleting";
 
 // "step-00000100" → 100; nothing for any other name, so that foreign files are never taken for ours.
 std::optional<std::uint64_t> step_of(std::string_view name) {
@@ -119,7 +122,7 @@ FoundCheckpoint inspect_checkpoint(const std::filesystem::path& folder) {
 bool is_leftover(const std::string& name) {
   const auto dot = name.find('.');
   if (dot == std::string::npos || !step_of(std::string_view(name).substr(0, dot))) return false;
-  return name.compare(dot, 9, ".partial.") == 0 || name.ends_with(".deleting");
+  return name.compare(dot, partial_mark.size(), partial_mark) == 0 || name.ends_with(deleting_mark);
 }
 
 CheckpointIndex read_index(const std::filesystem::path& folder, const std::string& hash) {
@@ -162,15 +165,35 @@ std::string write_index(const std::filesystem::path& folder, const CheckpointInd
   return hash;
 }
 
-std::filesystem::path partial_folder(const std::filesystem::path& checkpoints, std::uint64_t step) {
+std::filesystem::path partial_folder(const std::filesystem::path& checkpoints, std::uint64_t step,
+                                     std::string_view mark) {
   std::random_device random;
-  return checkpoints / fmt::format("{}.partial.{:08x}", step_folder_name(step), random());
+  return checkpoints / fmt::format("{}{}{}{:08x}", step_folder_name(step), partial_mark, mark, random());
 }
 
-void remove_leftovers(const std::filesystem::path& checkpoints) noexcept {
+void retire_unfinished(const std::filesystem::path& checkpoints) {
+  for (const auto& folder : folders_in(checkpoints)) {
+    const std::string name = folder.filename().string();
+    if (!is_leftover(name) || name.ends_with(deleting_mark)) continue;
+    auto doomed = folder;
+    doomed += deleting_mark;
+    // One that got its final name at this moment is a complete checkpoint.
+    if (std::rename(folder.c_str(), doomed.c_str()) != 0 && errno != ENOENT) {
+      fail(ErrorKind::checkpoint, "cannot rename {}, which another job has left unfinished: {}", folder.string(),
+           reason(errno));
+    }
+  }
+  remove_leftovers(checkpoints, {});
+}
+
+void remove_leftovers(const std::filesystem::path& checkpoints, std::string_view mark) noexcept {
   try {
+    const std::string own = std::string(partial_mark) + std::string(mark);
     for (const auto& folder : folders_in(checkpoints)) {
-      if (is_leftover(folder.filename().string())) remove_folder(folder);
+      const std::string name = folder.filename().string();
+      if (is_leftover(name) && (name.find(own) != std::string::npos || name.ends_with(deleting_mark))) {
+        remove_folder(folder);
+      }
     }
   } catch (const std::exception& error) {
     log_warning("leftovers of earlier checkpoints stay: {}", error.what());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ananke {
@@ -40,10 +41,14 @@ void check_file_hash(const std::filesystem::path& folder, const CheckpointFile& 
 // Writes index.json, then the marker that vouches for it, each durable before the next. Returns the index's hash.
 std::string write_index(const std::filesystem::path& folder, const CheckpointIndex& index);
 
-// The name of a new folder to write a checkpoint in.
-std::filesystem::path partial_folder(const std::filesystem::path& checkpoints, std::uint64_t step);
-// The next two only warn: what stays is tried again at the next save.
-void remove_leftovers(const std::filesystem::path& checkpoints) noexcept;
+// The name of a new folder to write a checkpoint in; `mark` (which may be empty) says whose.
+std::filesystem::path partial_folder(const std::filesystem::path& checkpoints, std::uint64_t step,
+                                     std::string_view mark);
+// Renames every folder that somebody writes a checkpoint in, so that it never gets its final name, and removes what can
+// be removed. Throws Error(checkpoint) where one cannot be renamed.
+void retire_unfinished(const std::filesystem::path& checkpoints);
+// The next two only warn: what stays is tried again at the next save. Of unfinished folders only those of this mark.
+void remove_leftovers(const std::filesystem::path& checkpoints, std::string_view mark) noexcept;
 // Keeps the newest `keep_last` complete checkpoints among those up to `step`, and all of later steps; 0 keeps all.
 void remove_older(const std::filesystem::path& run_dir, std::uint64_t step, int keep_last) noexcept;
 

@@ -12,8 +12,12 @@
 
 namespace ananke {
 
-Checkpoints::Checkpoints(std::filesystem::path run_dir, Rendezvous& ranks, std::string name)
-    : run_dir_(std::move(run_dir)), folder_(checkpoints_folder(run_dir_)), ranks_(ranks), name_(std::move(name)) {}
+Checkpoints::Checkpoints(std::filesystem::path run_dir, Rendezvous& ranks, std::string name, CheckpointOwner owner)
+    : run_dir_(std::move(run_dir)),
+      folder_(checkpoints_folder(run_dir_)),
+      ranks_(ranks),
+      name_(std::move(name)),
+      owner_(std::move(owner)) {}
 
 std::vector<std::string> Checkpoints::exchange(std::string_view what, std::string blob, std::span<const int> members) {
   return ranks_.exchange(fmt::format("{}/{}/{}", name_, calls_, what), members, std::move(blob));
@@ -29,9 +33,10 @@ std::filesystem::path Checkpoints::begin_folder(std::uint64_t step) {
   std::string name;
   if (ranks_.rank() == 0) {
     own = attempt(Verdict::refused, [&] {
+      confirm();
       make_folder(folder_);
-      remove_leftovers(folder_);
-      const auto partial = partial_folder(folder_, step);
+      remove_leftovers(folder_, owner_.mark);
+      const auto partial = partial_folder(folder_, step, owner_.mark);
       make_folder(partial);
       name = partial.filename().string();
     });
@@ -102,6 +107,7 @@ void Checkpoints::complete(const std::filesystem::path& partial, const TrainingP
   }
   builder.finish();
   write_index(partial, index);
+  confirm();  // whoever takes the run folder over from here on renames `partial`, so that the next line fails
   replace_folder(partial, folder_ / step_folder_name(progress.step));
 }
 
@@ -125,7 +131,9 @@ void Checkpoints::save(const TrainingProgress& progress, const Job& job, std::sp
     fail(ErrorKind::checkpoint, "the checkpoint of step {} was not written; earlier ones are untouched. {}",
          progress.step, verdict.text);
   }
-  if (leads) remove_older(run_dir_, progress.step, keep_last);
+  if (leads && attempt(Verdict::refused, [&] { confirm(); }).kind == Verdict::ok) {
+    remove_older(run_dir_, progress.step, keep_last);
+  }
 }
 
 }  // namespace ananke

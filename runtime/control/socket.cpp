@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/process.h"
 #include "runtime/base/units.h"
 
 namespace ananke {
@@ -133,12 +134,6 @@ bool same_secret(const std::string& a, const std::string& b) noexcept {
     difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
   }
   return difference == 0;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
-  return name.data();
 }
 
 }  // namespace ananke

@@ -38,6 +38,4 @@ std::string make_secret();
 // Takes the same time whatever differs.
 bool same_secret(const std::string& a, const std::string& b) noexcept;
 
-std::string host_name();
-
 }  // namespace ananke

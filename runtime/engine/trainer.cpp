@@ -61,7 +61,8 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       batches_(training_batches(engine_, job_)),
       held_out_(make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks())),
       evaluates_(held_out_ != nullptr),
-      checkpoints_(job_.run_dir(), rendezvous) {}
+      checkpoints_(job_.run_dir(), rendezvous, "checkpoint",
+                   {control.owner_mark(), [&control] { control.confirm_owner(); }}) {}
 
 std::vector<PlanLine> Trainer::plan() const {
   const Training& training = job_.training();

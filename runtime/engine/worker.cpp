@@ -1,8 +1,11 @@
 #include "runtime/engine/worker.h"
 
+#include <chrono>
+
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
 #include "runtime/base/log.h"
+#include "runtime/checkpoint/run_lock.h"
 #include "runtime/config/job.h"
 #include "runtime/config/resume.h"
 #include "runtime/config/validate.h"
@@ -18,13 +21,36 @@ namespace {
 
 class ControlledRun : public RunControl {
  public:
-  explicit ControlledRun(ControlClient& client) : client_(client) {}
-  bool stop_requested() const override { return client_.stop_requested(); }
+  explicit ControlledRun(const WorkerContext& worker)
+      : client_(worker.control), run_dir_(worker.job.job.run_dir()), owner_(worker.owner) {}
+  // A job that has lost its run folder stops as by request: its last checkpoint is then refused on all ranks alike.
+  bool stop_requested() const override { return client_.stop_requested() || lost(); }
+  std::string owner_mark() const override { return ananke::owner_mark(owner_); }
+  void confirm_owner() const override {
+    if (!owner_.empty()) check_run_owner(run_dir_, owner_);
+  }
   void phase(std::string_view what, std::uint64_t step) override { client_.set_phase(what, step); }
   void console(const std::string& line) override { client_.console(line); }
 
  private:
+  // Looks now and then: the launcher says it too, but may itself stand still.
+  bool lost() const {
+    constexpr std::chrono::seconds pause(10);
+    const auto now = std::chrono::steady_clock::now();
+    if (client_.rank() != 0 || owner_.empty() || now - looked_ < pause) return false;
+    try {
+      confirm_owner();
+    } catch (const std::exception& error) {
+      log_error("{}", error.what());
+      return true;
+    }
+    looked_ = std::chrono::steady_clock::now();
+    return false;
+  }
+
   ControlClient& client_;
+  const std::string run_dir_, owner_;
+  mutable std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
 };
 
 void print_tables(Trainer& trainer, const Job& job, RunControl& control) {
@@ -46,7 +72,7 @@ std::vector<std::string> changes_since(const LoadedState& checkpoint, const Load
 
 int run_worker(const WorkerContext& worker) {
   const Job& job = worker.job.job;
-  ControlledRun control(worker.control);
+  ControlledRun control(worker);
   control.phase("loading plugins", 0);
   PluginRegistry plugins(worker.trail);
   for (const PluginFile& file : job.resolved().plugins()) plugins.load(file.name(), file.path(), file.hash());

@@ -17,6 +17,7 @@ struct WorkerContext {
   ControlClient& control;
   std::shared_ptr<CallTrail> trail;  // told which plugin is running
   bool resume = false;
+  std::string owner = {};  // token of the run folder's lock; empty: it has none, and nothing is asked of it
 };
 
 // Returns the worker's exit code: 0, or that of ErrorKind::interrupted after a stop on request. Throws Error.

@@ -47,6 +47,20 @@ class RunTest : public ::testing::Test {
     return job.running();
   }
 
+  static void wait_for_end(const std::map<int, pid_t>& workers, seconds limit) {
+    const auto until = std::chrono::steady_clock::now() + limit;
+    for (const auto& [rank, pid] : workers) {
+      while (is_alive(pid) && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(milliseconds(5));
+      EXPECT_FALSE(is_alive(pid)) << "rank " << rank;
+    }
+  }
+  void give_folder_to_another() const {
+    const std::filesystem::path lock = folder / "run" / "launcher.lock";
+    std::ofstream(lock.string() + ".new")
+        << "host elsewhere\nprocess 77\nsince 2026-01-01T00:00:00Z\ntoken 0123456789\n";
+    std::filesystem::rename(lock.string() + ".new", lock);
+  }
+
   std::filesystem::path folder;
 };
 
@@ -72,7 +86,7 @@ TEST_F(RunTest, AnInterruptStopsWithACheckpointAndTheFolderIsKept) {
   ASSERT_TRUE(wait_for_steps(job)) << job.output();
   CommandProcess second(words({"--resume"}), folder / "second");
   EXPECT_EQ(second.wait(), 3);
-  EXPECT_TRUE(says(second, "is in use by a launcher: process " + std::to_string(job.pid()))) << second.output();
+  EXPECT_TRUE(says(second, " is in use: process " + std::to_string(job.pid()) + " on ")) << second.output();
   const std::map<int, pid_t> workers = job.workers();
   EXPECT_EQ(workers.size(), 4u);
   EXPECT_EQ(text_of("/proc/" + std::to_string(workers.at(0)) + "/cmdline").rfind(ANANKE_BINARY_DIR "/bin/ananke", 0),
@@ -111,19 +125,39 @@ TEST_F(RunTest, AStoppedWorkerEndsTheJobWithinTenSeconds) {
   for (const auto& [rank, pid] : workers) EXPECT_FALSE(is_alive(pid)) << "rank " << rank;
 }
 
+// As a launcher on another machine leaves it that found this one silent.
+TEST_F(RunTest, ALauncherThatHasLostItsFolderEndsTheJob) {
+  CommandProcess job(words(), folder / "output");
+  ASSERT_TRUE(wait_for_steps(job)) << job.output();
+  give_folder_to_another();
+  EXPECT_EQ(job.wait(seconds(30)), static_cast<int>(ErrorKind::checkpoint)) << job.output();
+  EXPECT_TRUE(says(job, "was taken over by process 77 on elsewhere at 2026-01-01T00:00:00Z")) << job.output();
+  EXPECT_TRUE(find_checkpoints(folder / "run").empty());
+  EXPECT_NE(text_of(folder / "run" / "launcher.lock").find("process 77"), std::string::npos);
+}
+
+TEST_F(RunTest, WorkersOfAStoppedLauncherEndByThemselvesOnceTheFolderIsAnothers) {
+  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { exchange: "3s" })";
+  CommandProcess job(words({"--site", (folder / "site.textproto").string()}), folder / "output");
+  ASSERT_TRUE(wait_for_steps(job)) << job.output();
+  const std::map<int, pid_t> workers = job.workers();
+  kill(job.pid(), SIGSTOP);
+  give_folder_to_another();
+  wait_for_end(workers, seconds(60));
+  EXPECT_TRUE(find_checkpoints(folder / "run").empty());
+  EXPECT_NE(text_of(folder / "run" / "logs" / "rank-0.log").find("is held by process 77 on elsewhere"),
+            std::string::npos);
+  kill(job.pid(), SIGCONT);
+  EXPECT_EQ(job.wait(seconds(30)), static_cast<int>(ErrorKind::checkpoint)) << job.output();
+}
+
 TEST_F(RunTest, AKilledLauncherLeavesNoWorkerAndTheFolderCanBeTakenOver) {
   CommandProcess job(words(), folder / "output");
   ASSERT_TRUE(wait_for_steps(job)) << job.output();
   const std::map<int, pid_t> workers = job.workers();
   kill(job.pid(), SIGKILL);
   EXPECT_EQ(job.wait(), 1000 + SIGKILL);
-  for (int i = 0; i < 400; ++i) {
-    bool left = false;
-    for (const auto& [rank, pid] : workers) left = left || is_alive(pid);
-    if (!left) break;
-    std::this_thread::sleep_for(milliseconds(5));
-  }
-  for (const auto& [rank, pid] : workers) EXPECT_FALSE(is_alive(pid)) << "rank " << rank;
+  wait_for_end(workers, seconds(2));
   CommandProcess again(words({"--resume", "--set", "training.steps=3"}), folder / "output");
   EXPECT_EQ(again.wait(), 0) << again.output();
 }
