@@ -14,10 +14,7 @@ int command_check(const std::vector<std::string>& words) {
   if (arguments.help) return 0;
   const Site site = load_site(arguments.site);
   const LoadedJob loaded = load_checked_job(arguments);
-  if (arguments.print_config) {
-    std::fputs(print_job(loaded).c_str(), stdout);
-    return 0;
-  }
+  if (print_instead(arguments, loaded)) return 0;
   const Job& job = loaded.job;
   std::printf("%s: job '%s' is valid for %u ranks (%s) at site %s\n", arguments.job.file.c_str(), job.name().c_str(),
               job.resolved().ranks(), to_string(mesh_of(job.mesh())).c_str(), site.name().c_str());

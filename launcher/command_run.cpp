@@ -102,10 +102,7 @@ int command_run(const std::vector<std::string>& words) {
   if (arguments.help) return 0;
   const Site site = load_site(arguments.site);
   LoadedJob loaded = load_checked_job(arguments);
-  if (arguments.print_config) {
-    std::fputs(print_job(loaded).c_str(), stdout);
-    return 0;
-  }
+  if (print_instead(arguments, loaded)) return 0;
   if (site.start() != Site::LOCAL) {
     fail(ErrorKind::config,
          "site '{}' starts workers by srun, which this version does not; use a site with start: LOCAL", site.name());

@@ -6,6 +6,7 @@
 
 #include "launcher/arguments.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/placement.h"
 #include "runtime/data/document_source.h"
 #include "runtime/engine/optimizer_rules.h"
 
@@ -26,6 +27,7 @@ JobArguments parse_job_arguments(const std::vector<std::string>& words, const st
        "change a field of the job, for example model.hidden_size=128 or plugins.adamw.lr=1e-3; may be repeated")  //
       ("run-dir", po::value(&run_dir)->value_name("DIR"), "the run folder: short for --set run_dir=DIR")          //
       ("print-config", "print the resolved job and leave")                                                        //
+      ("print-placement", "print which rank owns which part of every unit of parameters and leave")               //
       ("help,h", "print this");
   if (own != nullptr) options.add(*own);
   po::options_description all;
@@ -53,6 +55,7 @@ JobArguments parse_job_arguments(const std::vector<std::string>& words, const st
   arguments.job.ranks = static_cast<std::uint32_t>(ranks);
   if (map.count("run-dir") != 0) arguments.job.overrides.push_back("run_dir=" + run_dir);
   arguments.print_config = map.count("print-config") != 0;
+  arguments.print_placement = map.count("print-placement") != 0;
   return arguments;
 }
 
@@ -65,6 +68,15 @@ LoadedJob load_checked_job(const JobArguments& arguments) {
     fail(error.kind(), "{}: {}", arguments.job.file.string(), error.what());
   }
   return loaded;
+}
+
+bool print_instead(const JobArguments& arguments, const LoadedJob& loaded) {
+  if (arguments.print_config) std::fputs(print_job(loaded).c_str(), stdout);
+  if (arguments.print_placement) {
+    const ParameterTable table(loaded.job.model());
+    std::fputs(Placement(table, mesh_of(loaded.job.mesh())).table().c_str(), stdout);
+  }
+  return arguments.print_config || arguments.print_placement;
 }
 
 }  // namespace ananke

@@ -1,4 +1,5 @@
-// The options that every command about a job has: JOB, --ranks, --site, --set, --run-dir, --print-config.
+// The options that every command about a job has: JOB, --ranks, --site, --set, --run-dir, --print-config,
+// --print-placement.
 #pragma once
 
 #include <string>
@@ -17,6 +18,7 @@ struct JobArguments {
   JobOptions job;              // for load_job
   std::string site = "local";  // for load_site
   bool print_config = false;
+  bool print_placement = false;
   bool help = false;  // the help was printed: leave with 0
 };
 
@@ -30,5 +32,8 @@ JobArguments parse_job_arguments(const std::vector<std::string>& words, const st
 // every optimizer rule a parameter; the token stores can be read and their tokens are of the model's vocabulary. Throws
 // as load_job does, and Error(data).
 LoadedJob load_checked_job(const JobArguments& arguments);
+
+// Prints what the job's arguments ask to see instead of doing anything. False: they ask for nothing.
+bool print_instead(const JobArguments& arguments, const LoadedJob& loaded);
 
 }  // namespace ananke

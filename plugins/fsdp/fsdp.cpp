@@ -1,4 +1,5 @@
-// Parameters plugin: fully sharded data parallelism over the shard axis, copies over the replicate axis.
+// Parameters plugin: fully sharded data parallelism. Dense units are cut over the shard axis, units of experts over the
+// expert_shard axis; copies over the replicate axis.
 #include <algorithm>
 #include <utility>
 
@@ -20,7 +21,7 @@ using fsdp::Slots;
 struct Layout {
   std::vector<std::int64_t> begin;  // of each unit's range in this rank's flat buffers
   std::int64_t owned = 0;
-  Slots weights, gradients;  // empty on a shard axis of one rank
+  Slots weights, gradients;  // empty where no unit is cut
   std::int64_t landing = 0;
 };
 
@@ -28,11 +29,12 @@ int count_blocks(std::uint32_t asked, const ParameterTable& table) {
   return static_cast<int>(std::min<std::uint64_t>(asked, table.blocks().size()));
 }
 
-Layout make_layout(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config) {
+Layout make_layout(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
+                   const plugin::Fsdp& config) {
   Layout layout;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
     layout.begin.push_back(layout.owned);
-    layout.owned += placement.unit(unit).range;
+    layout.owned += placement.unit(unit, at).range();
   }
   if (placement.mesh().shard == 1) return layout;
   const int all = static_cast<int>(table.blocks().size());
@@ -47,11 +49,12 @@ std::size_t bytes_of(std::int64_t elements) { return static_cast<std::size_t>(el
 
 class Fsdp final : public Parameters {
  public:
-  Fsdp(const RoleContext&, const plugin::Fsdp& config) : config_(config) {}
+  Fsdp(const RoleContext& context, const plugin::Fsdp& config)
+      : config_(config), rank_(context.rank), at_(coordinates(context.mesh, context.rank)) {}
   ~Fsdp() override { wait_quietly(); }
 
   std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
-    const Layout layout = make_layout(table, placement, config_);
+    const Layout layout = make_layout(table, placement, at_, config_);
     std::vector<PlanLine> lines;
     const auto add = [&](const char* purpose, std::int64_t elements) {
       if (elements > 0) lines.push_back({purpose, Place::device, bytes_of(elements)});
@@ -72,14 +75,14 @@ class Fsdp final : public Parameters {
     // Gathers read what the optimizer wrote; reductions overwrite what it read.
     compute_->record(*turn_);
     network_->wait(*turn_);
-    reducer_->begin(schedule, gradients_.view(DType::f32, {owned_}));
+    reducer_->begin(schedule);
     if (gatherer_) gatherer_->begin(schedule);
   }
 
   UnitViews acquire(int item, int unit) override {
     const UnitUse& use = find_use(item, unit);
     UnitViews views;
-    if (use.needs_weights) views.weights = gatherer_ ? gatherer_->acquire(item, unit) : masters_[at(unit)];
+    if (use.needs_weights) views.weights = gatherer_ ? gatherer_->acquire(item, unit) : whole_[at(unit)];
     if ((*schedule_)[at(item)].phase != Phase::forward) views.gradient = reducer_->acquire(unit);
     return views;
   }
@@ -135,30 +138,34 @@ class Fsdp final : public Parameters {
   }
 
   plugin::Fsdp config_;
+  int rank_;  // in the world
+  MeshCoordinates at_;
   Stream* compute_ = nullptr;
   Stream* network_ = nullptr;
   std::unique_ptr<Event> turn_;  // from one stream to the other at begin() and finish()
   std::int64_t owned_ = 0;
   Buffer weights_, gradients_, gather_slots_, gradient_slots_;
   std::vector<TensorView> masters_;
+  std::vector<SegmentViews> whole_;  // the masters of units that are not cut
   std::vector<OwnedFragment> fragments_;
-  std::unique_ptr<Gatherer> gatherer_;  // none on a shard axis of one rank
+  std::unique_ptr<Gatherer> gatherer_;  // none where no unit is cut
   std::unique_ptr<Reducer> reducer_;
   const Schedule* schedule_ = nullptr;
 };
 
 void Fsdp::start(const StartContext& context) {
   const MeshShape& mesh = context.placement.mesh();
-  ANANKE_CHECK(context.shard.size() == mesh.shard && context.replicate.size() == mesh.replicate,
-               "communicators of {} and {} ranks for mesh {}", context.replicate.size(), context.shard.size(),
-               to_string(mesh));
+  ANANKE_CHECK(context.shard.size() == mesh.shard && context.replicate.size() == mesh.replicate &&
+                   context.expert_shard.size() == mesh.expert_shard(),
+               "communicators of {}, {} and {} ranks for mesh {}", context.replicate.size(), context.shard.size(),
+               context.expert_shard.size(), to_string(mesh));
   ANANKE_CHECK(!reducer_, "fsdp starts twice");
   Device& device = context.backend.device();
   compute_ = &device.stream(Resource::compute);
   network_ = &device.stream(Resource::network);
   turn_ = device.make_event();
 
-  Layout layout = make_layout(context.table, context.placement, config_);
+  Layout layout = make_layout(context.table, context.placement, at_, config_);
   owned_ = layout.owned;
   Arena& memory = device.memory();
   weights_ = memory.allocate(bytes_of(owned_), "weights");
@@ -173,11 +180,12 @@ void Fsdp::start(const StartContext& context) {
   const TensorView gradients = gradients_.view(DType::f32, {owned_});
   std::vector<TensorView> owned;
   for (std::size_t unit = 0; unit < layout.begin.size(); ++unit) {
-    const std::int64_t range = context.placement.unit(static_cast<int>(unit)).range;
-    masters_.push_back(weights.slice(layout.begin[unit], range));
-    owned.push_back(gradients.slice(layout.begin[unit], range));
+    const UnitPlacement& place = context.placement.unit(static_cast<int>(unit), at_);
+    masters_.push_back(weights.slice(layout.begin[unit], place.range()));
+    whole_.push_back(place.ranks == 1 ? segments_of(masters_.back(), place) : SegmentViews{});
+    owned.push_back(gradients.slice(layout.begin[unit], place.range()));
   }
-  for (const Fragment& f : context.placement.fragments(context.shard.rank())) {
+  for (const Fragment& f : context.placement.fragments(rank_)) {
     fragments_.push_back({f, masters_[at(f.unit)].slice(f.offset_in_range, f.count),
                           owned[at(f.unit)].slice(f.offset_in_range, f.count)});
   }

@@ -9,16 +9,19 @@ namespace ananke::fsdp {
 Gatherer::Gatherer(const StartContext& context, Slots slots, std::vector<TensorView> masters, const TensorView& region,
                    int blocks_ahead)
     : table_(context.table),
-      shard_(context.shard),
       compute_(context.backend.device().stream(Resource::compute)),
       network_(context.backend.device().stream(Resource::network)),
       slots_(std::move(slots)),
       blocks_ahead_(blocks_ahead) {
   Device& device = context.backend.device();
   for (std::size_t unit = 0; unit < masters.size(); ++unit) {
-    const std::int64_t padded = context.placement.unit(static_cast<int>(unit)).padded;
-    units_.push_back({.master = masters[unit],
-                      .home = region.slice(slots_.offset[unit], padded),
+    const int index = static_cast<int>(unit);
+    const UnitPlacement& place = context.placement.unit(index, context.at);
+    const bool cut = is_cut(context.placement, index, context.at);
+    units_.push_back({.axis = &axis_of(context, index),
+                      .place = place,
+                      .master = masters[unit],
+                      .home = cut ? region.slice(slots_.offset[unit], place.padded()) : masters[unit],
                       .gathered = device.make_event(),
                       .released = device.make_event()});
   }
@@ -60,16 +63,26 @@ int Gatherer::holder(int unit) const {
 void Gatherer::promise(const Use& use) {
   Unit& unit = at(use.unit);
   ++unit.promised;
-  if (unit.resident) return;
+  if (unit.resident || unit.place.ranks == 1) return;
   for (const int other : slots_.overlaps[static_cast<std::size_t>(use.unit)]) {
     // What is not resident was overwritten by an earlier gather of this stream, which has waited for it.
     if (!std::exchange(at(other).resident, false)) continue;
     network_.wait(*at(other).released);
   }
-  shard_.all_gather(network_, unit.master, unit.home);
+  gather(unit);
   network_.record(*unit.gathered);
   unit.resident = true;
-  bytes_ += unit.master.bytes() * static_cast<std::uint64_t>(shard_.size() - 1);
+}
+
+// Segment by segment: what a segment gathers is its array.
+void Gatherer::gather(Unit& unit) {
+  const SegmentViews homes = segments_of(unit.home, unit.place);
+  for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
+    const std::int64_t range = unit.place.segment(which).range;
+    if (range == 0) continue;
+    unit.axis->all_gather(network_, unit.master.slice(unit.place.range_begin(which), range), homes[which]);
+  }
+  bytes_ += unit.master.bytes() * static_cast<std::uint64_t>(unit.place.ranks - 1);
 }
 
 void Gatherer::run_ahead(int leg) {
@@ -80,7 +93,7 @@ void Gatherer::run_ahead(int leg) {
   }
 }
 
-TensorView Gatherer::acquire(int item, int unit) {
+SegmentViews Gatherer::acquire(int item, int unit) {
   const std::size_t use = position(item, unit);
   for (; next_ <= use; ++next_) {
     // Units of one block never overlap, so only a use that should have been released by now can be in the way.
@@ -91,7 +104,7 @@ TensorView Gatherer::acquire(int item, int unit) {
   }
   run_ahead(uses_[use].leg);
   compute_.wait(*at(unit).gathered);
-  return at(unit).home;
+  return segments_of(at(unit).home, at(unit).place);
 }
 
 void Gatherer::release(int item, int unit) {

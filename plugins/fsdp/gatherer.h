@@ -15,14 +15,21 @@
 
 namespace ananke::fsdp {
 
+// The communicator of the axis that a unit is cut over.
+inline Communicator& axis_of(const StartContext& context, int unit) {
+  const bool experts = context.table.units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts;
+  return experts ? context.expert_shard : context.shard;
+}
+
 class Gatherer {
  public:
-  // masters: this rank's range of each unit, f32. region: f32 [slots.elements].
+  // masters: this rank's range of each unit, f32 [range()]; a unit that is not cut is its own home. region: f32
+  // [slots.elements].
   Gatherer(const StartContext& context, Slots slots, std::vector<TensorView> masters, const TensorView& region,
            int blocks_ahead);
   // The network stream is already ordered after every write to the masters. `schedule` outlives finish().
   void begin(const Schedule& schedule);
-  TensorView acquire(int item, int unit);
+  SegmentViews acquire(int item, int unit);
   void release(int item, int unit);
   void finish();
   // Nothing in the homes is valid any more.
@@ -31,6 +38,8 @@ class Gatherer {
 
  private:
   struct Unit {
+    Communicator* axis;  // that the unit is cut over
+    UnitPlacement place;
     TensorView master, home;
     bool resident = false;
     int promised = 0;  // uses that count on it and are not released
@@ -43,11 +52,11 @@ class Gatherer {
   std::size_t position(int item, int unit) const;
   int holder(int unit) const;  // a unit that is in use where `unit` would be gathered, -1 if there is none
   void promise(const Use& use);
+  void gather(Unit& unit);
   void run_ahead(int leg);
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
   const ParameterTable& table_;
-  Communicator& shard_;
   Stream& compute_;
   Stream& network_;
   Slots slots_;

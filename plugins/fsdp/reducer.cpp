@@ -3,22 +3,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "plugins/fsdp/gatherer.h"
 #include "runtime/base/error.h"
 
 namespace ananke::fsdp {
 
 std::int64_t landing_elements(const ParameterTable& table, const Placement& placement) {
   std::int64_t elements = 0;
-  if (placement.mesh().shard == 1) return elements;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
-    elements = std::max(elements, placement.unit(unit).range);
+    if (!is_cut(placement, unit, {})) continue;
+    elements = std::max(elements, placement.largest_padded(unit) / placement.unit(unit, {}).ranks);
   }
   return elements;
 }
 
 Reducer::Reducer(const StartContext& context, Slots slots, std::vector<TensorView> owned, const TensorView& region)
     : table_(context.table),
-      shard_(context.shard),
       replicate_(context.replicate),
       device_(context.backend.device()),
       elementwise_(*context.backend.operators().elementwise),
@@ -27,39 +27,49 @@ Reducer::Reducer(const StartContext& context, Slots slots, std::vector<TensorVie
       slots_(std::move(slots)) {
   if (region) landing_ = region.slice(slots_.elements, region.elements() - slots_.elements);
   for (std::size_t unit = 0; unit < owned.size(); ++unit) {
-    const std::int64_t padded = context.placement.unit(static_cast<int>(unit)).padded;
-    units_.push_back({.owned = owned[unit],
-                      .home = region ? region.slice(slots_.offset[unit], padded) : owned[unit],
+    const int index = static_cast<int>(unit);
+    const UnitPlacement& place = context.placement.unit(index, context.at);
+    const bool cut = is_cut(context.placement, index, context.at);
+    units_.push_back({.axis = &axis_of(context, index),
+                      .place = place,
+                      .owned = owned[unit],
+                      .home = cut ? region.slice(slots_.offset[unit], place.padded()) : owned[unit],
                       .computed = device_.make_event(),
                       .reduced = device_.make_event()});
   }
 }
 
-void Reducer::begin(const Schedule& schedule, const TensorView& all) {
+void Reducer::begin(const Schedule& schedule) {
   schedule_ = &schedule;
   const bool any =
       std::any_of(schedule.begin(), schedule.end(), [](const Item& i) { return i.phase != Phase::forward; });
-  // The owner's gradient is first touched on this stream.
-  if (any && all) device_.zero(landing_ ? network_ : compute_, all.data, all.bytes());
+  if (!any) return;
+  for (const Unit& unit : units_) {
+    if (unit.owned.elements() == 0) continue;
+    // By the stream that first touches the owner's gradient.
+    device_.zero(unit.place.ranks > 1 ? network_ : compute_, unit.owned.data, unit.owned.bytes());
+  }
 }
 
-TensorView Reducer::acquire(int unit) {
-  Unit& mine = at(unit);
-  if (!landing_ || mine.open) return mine.home;
+SegmentViews Reducer::acquire(int unit) {
+  if (at(unit).place.ranks > 1 && !at(unit).open) open(at(unit), unit);
+  return segments_of(at(unit).home, at(unit).place);
+}
+
+void Reducer::open(Unit& unit, int index) {
   // What was reduced from this memory before: later zeroing is ordered after it.
   const auto wait_for = [&](Unit& other) {
     if (std::exchange(other.sent, false)) compute_.wait(*other.reduced);
   };
-  wait_for(mine);
-  for (const int other : slots_.overlaps[static_cast<std::size_t>(unit)]) {
+  wait_for(unit);
+  for (const int other : slots_.overlaps[static_cast<std::size_t>(index)]) {
     ANANKE_CHECK(!at(other).open, "the gradient of unit {} needs the memory of unit {}'s, which was not reduced",
-                 table_.units()[static_cast<std::size_t>(unit)].name,
+                 table_.units()[static_cast<std::size_t>(index)].name,
                  table_.units()[static_cast<std::size_t>(other)].name);
     wait_for(at(other));
   }
-  device_.zero(compute_, mine.home.data, mine.home.bytes());
-  mine.open = true;
-  return mine.home;
+  if (unit.home.elements() > 0) device_.zero(compute_, unit.home.data, unit.home.bytes());
+  unit.open = true;
 }
 
 // Does the next item add to the same gradient? Then one reduction serves both.
@@ -72,7 +82,7 @@ bool Reducer::goes_on(int item, int unit) const {
 
 void Reducer::reduce(int item, const UnitUse& use) {
   Unit& unit = at(use.unit);
-  if (landing_) {
+  if (unit.place.ranks > 1) {
     ANANKE_CHECK(unit.open, "item {} reduces the gradient of unit {}, which it has not acquired", item,
                  table_.units()[static_cast<std::size_t>(use.unit)].name);
     if (goes_on(item, use.unit)) return;
@@ -84,17 +94,23 @@ void Reducer::reduce(int item, const UnitUse& use) {
 void Reducer::send(Unit& unit) {
   compute_.record(*unit.computed);
   network_.wait(*unit.computed);
+  const SegmentViews homes = segments_of(unit.home, unit.place);
   const TensorView landing = landing_.slice(0, unit.owned.elements());
-  shard_.reduce_scatter(network_, unit.home, landing);
+  for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
+    const std::int64_t range = unit.place.segment(which).range;
+    if (range == 0) continue;
+    unit.axis->reduce_scatter(network_, homes[which], landing.slice(unit.place.range_begin(which), range));
+  }
   network_.record(*unit.reduced);  // the home may be used again; landing and owner belong to the network stream
-  elementwise_.add(network_, unit.owned, landing, unit.owned);
+  if (landing.elements() > 0) elementwise_.add(network_, unit.owned, landing, unit.owned);
   unit.open = false;
   unit.sent = true;
-  bytes_ += unit.owned.bytes() * static_cast<std::uint64_t>(shard_.size() - 1);
+  bytes_ += unit.owned.bytes() * static_cast<std::uint64_t>(unit.place.ranks - 1);
 }
 
 void Reducer::sum_over_replicas(Unit& unit) {
-  if (!landing_) {  // the compute stream made the owner's gradient
+  if (unit.owned.elements() == 0) return;
+  if (unit.place.ranks == 1) {  // the compute stream made the owner's gradient
     compute_.record(*unit.computed);
     network_.wait(*unit.computed);
   }

@@ -42,7 +42,16 @@ std::int64_t first_fit(std::vector<Span> taken, std::int64_t size) {
   return place;
 }
 
+// The axis that a unit is cut over is as long on every rank.
+std::int64_t home_size(const Placement& placement, int unit) {
+  return is_cut(placement, unit, {}) ? placement.largest_padded(unit) : 0;
+}
+
 }  // namespace
+
+bool is_cut(const Placement& placement, int unit, const MeshCoordinates& at) {
+  return placement.unit(unit, at).ranks > 1;
+}
 
 Slots assign_slots(const ParameterTable& table, const Placement& placement, int distance) {
   const std::size_t units = table.units().size();
@@ -55,7 +64,7 @@ Slots assign_slots(const ParameterTable& table, const Placement& placement, int 
     for (std::size_t other = 0; other < unit; ++other) {
       if (within(blocks[unit], blocks[other], distance)) taken.push_back(homes[other]);
     }
-    const std::int64_t size = placement.unit(static_cast<int>(unit)).padded;
+    const std::int64_t size = home_size(placement, static_cast<int>(unit));
     const std::int64_t place = first_fit(std::move(taken), size);
     slots.offset.push_back(place);
     slots.elements = std::max(slots.elements, place + size);

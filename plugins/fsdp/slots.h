@@ -12,11 +12,14 @@ namespace ananke::fsdp {
 
 struct Slots {
   std::int64_t elements = 0;               // of the region
-  std::vector<std::int64_t> offset;        // of each unit's home, a multiple of 64 elements; `padded` elements long
+  std::vector<std::int64_t> offset;        // of each unit's home, a multiple of 64 elements; largest_padded long
   std::vector<std::vector<int>> overlaps;  // the other units whose homes share memory with it
 };
 
-// A pure function: every rank has the same.
+// A unit that is not cut is computed with where it is owned: its home is empty.
+bool is_cut(const Placement& placement, int unit, const MeshCoordinates& at);
+
+// A pure function: every rank has the same, whatever experts it holds, since homes decide the order of collectives.
 Slots assign_slots(const ParameterTable& table, const Placement& placement, int distance);
 
 }  // namespace ananke::fsdp

@@ -1,5 +1,7 @@
 #include "runtime/comm/mesh.h"
 
+#include <map>
+
 #include "ananke/mesh.pb.h"
 #include "runtime/base/error.h"
 
@@ -42,6 +44,18 @@ std::vector<int> expert_group(const MeshShape& mesh, int rank) {
 std::vector<int> expert_shard_group(const MeshShape& mesh, int rank) {
   const int first = rank - coordinates(mesh, rank).expert_shard * mesh.expert;
   return ranks_from(first, mesh.expert, mesh.expert_shard());
+}
+
+std::vector<int> node_group(const MeshShape& mesh, int rank, const std::vector<std::string>& nodes) {
+  ANANKE_CHECK(static_cast<int>(nodes.size()) == mesh.ranks(), "{} node names for mesh {}", nodes.size(),
+               to_string(mesh));
+  std::map<std::string, std::vector<int>> groups;
+  for (const int peer : shard_group(mesh, rank)) groups[nodes[static_cast<std::size_t>(peer)]].push_back(peer);
+  const std::vector<int>& mine = groups.at(nodes[static_cast<std::size_t>(rank)]);
+  for (const auto& [node, ranks] : groups) {
+    if (ranks.size() != mine.size()) return {rank};
+  }
+  return mine;
 }
 
 std::string to_string(const MeshShape& mesh) {

@@ -38,6 +38,9 @@ std::vector<int> replicate_group(const MeshShape& mesh, int rank);
 // Within the shard group: the ranks that exchange tokens, and those that hold parts of the same experts.
 std::vector<int> expert_group(const MeshShape& mesh, int rank);
 std::vector<int> expert_shard_group(const MeshShape& mesh, int rank);
+// The ranks of the shard group on the same node, `nodes` being every world rank's node name; `rank` alone where the
+// nodes of its shard group have unequal numbers of its ranks.
+std::vector<int> node_group(const MeshShape& mesh, int rank, const std::vector<std::string>& nodes);
 
 // "replicate 2 x shard 4", "replicate 2 x shard 4 (expert_shard 2 x expert 2)"
 std::string to_string(const MeshShape& mesh);

@@ -68,6 +68,12 @@ EngineRoles make_roles(const Job& job, const PluginRegistry& plugins, const Role
   roles.experts = maker.make_only<Experts>(false);
   roles.activations = maker.make_only<Activations>(false);
   roles.batches = maker.make_only<Batches>(false);
+  if (context.mesh.expert > 1 && !(roles.experts && roles.experts->exchanges_tokens())) {
+    fail(ErrorKind::config,
+         "mesh.expert is {}, which needs a plugin of role experts that exchanges tokens{}; add plugins {{ use: \"ep\" "
+         "}}",
+         context.mesh.expert, roles.experts ? fmt::format(", and '{}' does not", plugins.names(Experts::role)[0]) : "");
+  }
   return roles;
 }
 
@@ -78,6 +84,7 @@ std::map<std::string, std::unique_ptr<Observer>> make_observers(const Job& job, 
 
 Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendezvous)
     : context_(context),
+      at_(coordinates(context.mesh, context.rank)),
       rendezvous_(rendezvous),
       roles_(std::move(roles)),
       table_(context.job.model()),
@@ -92,7 +99,8 @@ Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendez
 
 Engine::~Engine() {
   // Work still under way, when an error unwinds this rank, may wait for peers that are gone.
-  for (Communicator* communicator : {world_.get(), shard_.get(), replicate_.get()}) {
+  for (Communicator* communicator :
+       {world_.get(), shard_.get(), replicate_.get(), own_expert_shard_.get(), expert_.get(), node_.get()}) {
     if (communicator) communicator->abort();
   }
   pass_.reset();
@@ -102,13 +110,11 @@ Engine::~Engine() {
 }
 
 PassParts Engine::parts() const {
-  return {context_.job.model(), table_,         placement_, *roles_.backend, *roles_.parameters,
+  return {context_.job.model(), table_,         placement_, at_, *roles_.backend, *roles_.parameters,
           *roles_.activations,  *roles_.experts};
 }
 
-std::vector<Fragment> Engine::owned() const {
-  return placement_.fragments(coordinates(context_.mesh, context_.rank).shard);
-}
+std::vector<Fragment> Engine::owned() const { return placement_.fragments(context_.rank); }
 
 std::vector<PlanLine> Engine::plan(const PassLimits& limits) const {
   std::vector<PlanLine> lines = roles_.parameters->plan(table_, placement_);
@@ -129,15 +135,30 @@ void Engine::compare_across_ranks() {
   }
 }
 
+void Engine::make_communicators() {
+  const MeshShape& mesh = context_.mesh;
+  const auto make = [&](const char* name, const std::vector<int>& ranks) {
+    return roles_.backend->make_communicator(name, ranks, rendezvous_);
+  };
+  std::vector<int> everyone;
+  for (int rank = 0; rank < mesh.ranks(); ++rank) everyone.push_back(rank);
+  world_ = make("world", everyone);
+  shard_ = make("shard", shard_group(mesh, context_.rank));
+  replicate_ = make("replicate", replicate_group(mesh, context_.rank));
+  if (mesh.expert > 1) own_expert_shard_ = make("expert_shard", expert_shard_group(mesh, context_.rank));
+  expert_ = make("expert", expert_group(mesh, context_.rank));
+  const std::vector<std::string> nodes = rendezvous_.exchange("node", {}, context_.node);
+  node_ = make("node", node_group(mesh, context_.rank, nodes));
+}
+
 void Engine::start(const PassLimits& limits) {
   compare_across_ranks();
-  std::vector<int> everyone;
-  for (int rank = 0; rank < context_.mesh.ranks(); ++rank) everyone.push_back(rank);
-  Backend& backend = *roles_.backend;
-  world_ = backend.make_communicator("world", everyone, rendezvous_);
-  shard_ = backend.make_communicator("shard", shard_group(context_.mesh, context_.rank), rendezvous_);
-  replicate_ = backend.make_communicator("replicate", replicate_group(context_.mesh, context_.rank), rendezvous_);
-  roles_.parameters->start({backend, table_, placement_, *shard_, *replicate_});
+  make_communicators();
+  const StartContext context{
+      *roles_.backend, table_,  placement_, at_, *shard_, *replicate_, own_expert_shard_ ? *own_expert_shard_ : *shard_,
+      *expert_,        *world_, *node_};
+  roles_.parameters->start(context);
+  roles_.experts->connect(context);
   pass_ = std::make_unique<Pass>(parts(), limits);
 }
 

@@ -63,19 +63,23 @@ class Engine {
   std::unique_ptr<Batches> take_batches() { return std::move(roles_.batches); }
   Communicator& world() { return *world_; }
   Pass& pass() { return *pass_; }
-  // Replicas hold equal fragments: those of the first count in sums, and are the ones written.
-  bool first_replica() const { return coordinates(context_.mesh, context_.rank).replicate == 0; }
+  // Replicas hold equal fragments: those of the first count in sums, and are the ones written. Within a replica every
+  // element has one owner, of dense units and of experts alike.
+  bool first_replica() const { return at_.replicate == 0; }
 
  private:
   void compare_across_ranks();
+  void make_communicators();
   PassParts parts() const;
 
   RoleContext context_;
+  MeshCoordinates at_;
   Rendezvous& rendezvous_;
   EngineRoles roles_;
   ParameterTable table_;
   Placement placement_;
-  std::unique_ptr<Communicator> world_, shard_, replicate_;
+  std::unique_ptr<Communicator> world_, shard_, replicate_, expert_, node_;
+  std::unique_ptr<Communicator> own_expert_shard_;  // null without an expert axis: it is the shard axis then
   std::unique_ptr<Pass> pass_;
 };
 

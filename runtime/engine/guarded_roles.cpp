@@ -68,7 +68,7 @@ class GuardedBackend final : public Guarded<Backend> {
 class GuardedParameters final : public Guarded<Parameters> {
  public:
   GuardedParameters(std::unique_ptr<Parameters> role, PluginGuard guard, const RoleContext& context)
-      : Guarded(std::move(role), std::move(guard)), shard_(coordinates(context.mesh, context.rank).shard) {}
+      : Guarded(std::move(role), std::move(guard)), rank_(context.rank), at_(coordinates(context.mesh, context.rank)) {}
 
   std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
     return checked("plan", call("plan", [&] { return role_->plan(table, placement); }));
@@ -87,15 +87,12 @@ class GuardedParameters final : public Guarded<Parameters> {
   }
   UnitViews acquire(int item, int unit) override {
     const UnitViews views = call("acquire", [&] { return role_->acquire(item, unit); });
-    const std::int64_t padded = placement_->unit(unit).padded;
     const Item& use = (*schedule_)[static_cast<std::size_t>(item)];
     const auto needs = std::find_if(use.units.begin(), use.units.end(), [&](auto& one) { return one.unit == unit; });
     if (views.weights || (needs != use.units.end() && needs->needs_weights)) {
-      check_flat("acquire", "the weights' view", views.weights, padded);
+      check_segments("the weights' view", views.weights, unit);
     }
-    if (views.gradient || use.phase != Phase::forward) {
-      check_flat("acquire", "the gradient's view", views.gradient, padded);
-    }
+    if (views.gradient || use.phase != Phase::forward) check_segments("the gradient's view", views.gradient, unit);
     return views;
   }
   void release(int item, int unit) override {
@@ -118,8 +115,14 @@ class GuardedParameters final : public Guarded<Parameters> {
   }
 
  private:
+  void check_segments(const char* what, const SegmentViews& views, int unit) const {
+    guard_.require(views.given, "acquire", "{} of unit {} is not given", what, unit);
+    for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
+      check_flat("acquire", what, views[which], placement_->unit(unit, at_).segment(which).padded);
+    }
+  }
   void check_fragments() {
-    const std::vector<Fragment> owned = placement_->fragments(shard_);
+    const std::vector<Fragment> owned = placement_->fragments(rank_);
     const std::span<const OwnedFragment> given = fragments();
     guard_.require(given.size() == owned.size(), "fragments", "it gives {}, but the placement has {} on this rank",
                    given.size(), owned.size());
@@ -134,7 +137,8 @@ class GuardedParameters final : public Guarded<Parameters> {
       check_flat("fragments", "a gradient's view", given[i].gradient, has.count);
     }
   }
-  int shard_;
+  int rank_;
+  MeshCoordinates at_;
   const Placement* placement_ = nullptr;
   const Schedule* schedule_ = nullptr;
 };
@@ -174,9 +178,18 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
 
 class GuardedExperts final : public Guarded<Experts> {
  public:
-  using Guarded::Guarded;
+  GuardedExperts(std::unique_ptr<Experts> role, PluginGuard guard, const RoleContext& context)
+      : Guarded(std::move(role), std::move(guard)),
+        axis_(context.mesh.expert),
+        coordinate_(coordinates(context.mesh, context.rank).expert) {}
+  bool exchanges_tokens() const override {
+    return call("exchanges_tokens", [&] { return role_->exchanges_tokens(); });
+  }
   void start(const OperatorSet& operators) override {
     call("start", [&] { role_->start(operators); });
+  }
+  void connect(const StartContext& context) override {
+    call("connect", [&] { role_->connect(context); });
   }
   std::int64_t capacity(const ExpertSizes& s) const override {
     const std::int64_t rows = call("capacity", [&] { return role_->capacity(s); });
@@ -184,11 +197,12 @@ class GuardedExperts final : public Guarded<Experts> {
                    "{} rows for {} tokens of {} experts each make no sense", rows, s.tokens, s.k);
     return rows;
   }
-  // Every expert's weights are gathered on every rank, in order, and the rows are multiplied with them group by group.
+  // The weights of the experts that live on this coordinate are gathered, in order, and the rows are multiplied with
+  // them group by group.
   std::int64_t local_experts(const ExpertSizes& s) const override {
     const std::int64_t local = call("local_experts", [&] { return role_->local_experts(s); });
-    guard_.require(local == s.experts, "local_experts", "it is {}, but this rank computes with all {} experts", local,
-                   s.experts);
+    guard_.require(local == here(s.experts), "local_experts", "it is {}, but this rank computes with {} of {} experts",
+                   local, here(s.experts), s.experts);
     return local;
   }
   std::size_t saved(const ExpertSizes& s) const override {
@@ -206,12 +220,12 @@ class GuardedExperts final : public Guarded<Experts> {
     guard_.require(within && (out.rows.data || out.rows.elements() == 0), "dispatch",
                    "it returns rows {} {}, but was given {} {}", name_of(out.rows.dtype), to_string(out.rows.shape),
                    name_of(rows.dtype), to_string(rows.shape));
-    check_offsets("dispatch", out.offsets, routing.counts.elements());
+    check_offsets("dispatch", out.offsets, here(routing.counts.elements()));
     return out;
   }
   TensorView offsets(Region saved, const ExpertSizes& s) const override {
     const TensorView view = call("offsets", [&] { return role_->offsets(saved, s); });
-    check_offsets("offsets", view, s.experts);
+    check_offsets("offsets", view, here(s.experts));
     return view;
   }
   void combine(Stream& stream, const TensorView& rows, const Routing& routing, const TensorView& y, Region saved,
@@ -229,6 +243,9 @@ class GuardedExperts final : public Guarded<Experts> {
   }
 
  private:
+  std::int64_t here(std::int64_t experts) const {
+    return experts_of(coordinate_, axis_, static_cast<int>(experts)).count;
+  }
   std::size_t bytes(std::string_view method, std::size_t size) const {
     guard_.require(size <= most_bytes, method, "{} bytes make no sense; at most {}", size, most_bytes);
     return size;
@@ -238,6 +255,7 @@ class GuardedExperts final : public Guarded<Experts> {
                    "its offsets are {} {}{}, they must be i32 [{}]: {} experts and the end", name_of(view.dtype),
                    to_string(view.shape), view.data ? "" : " without memory", experts + 1, experts);
   }
+  int axis_, coordinate_;
 };
 
 class GuardedActivations final : public Guarded<Activations> {
@@ -351,8 +369,8 @@ std::unique_ptr<Parameters> guarded(std::unique_ptr<Parameters> role, PluginGuar
 std::unique_ptr<Optimizer> guarded(std::unique_ptr<Optimizer> role, PluginGuard guard, const RoleContext&) {
   return std::make_unique<GuardedOptimizer>(std::move(role), std::move(guard));
 }
-std::unique_ptr<Experts> guarded(std::unique_ptr<Experts> role, PluginGuard guard, const RoleContext&) {
-  return std::make_unique<GuardedExperts>(std::move(role), std::move(guard));
+std::unique_ptr<Experts> guarded(std::unique_ptr<Experts> role, PluginGuard guard, const RoleContext& context) {
+  return std::make_unique<GuardedExperts>(std::move(role), std::move(guard), context);
 }
 std::unique_ptr<Activations> guarded(std::unique_ptr<Activations> role, PluginGuard guard, const RoleContext&) {
   return std::make_unique<GuardedActivations>(std::move(role), std::move(guard));

@@ -22,7 +22,8 @@ struct Pass::Memory {
   Memory(const PassParts& parts, const PassLimits& limits) {
     const Model& model = parts.model;
     // Sizes alone are asked of it, so it needs no cache.
-    const Decoder decoder(model, parts.table, parts.placement, parts.backend.operators(), parts.experts, {}, {});
+    const Decoder decoder(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts, {},
+                          {});
     const auto hidden_bytes = static_cast<std::size_t>(limits.tokens) * model.hidden_size() * sizeof(float);
     const auto slots = static_cast<std::size_t>(slots_of(limits));
     rope = aligned(static_cast<std::size_t>(limits.positions) * model.head_dim() / 2 * sizeof(float)) * 2;
@@ -80,8 +81,8 @@ Pass::Pass(const PassParts& parts, const PassLimits& limits)
   std::copy(cache.sine.begin(), cache.sine.end(), staging.view(DType::f32, shape, sizes.rope / 2).as<float>());
   device.copy(compute_, rope_.data(), staging.data(), sizes.rope);
   compute_.synchronize();
-  decoder_ = std::make_unique<Decoder>(model, parts.table, parts.placement, parts.backend.operators(), parts.experts,
-                                       cosine, sine);
+  decoder_ = std::make_unique<Decoder>(model, parts.table, parts.placement, parts.at, parts.backend.operators(),
+                                       parts.experts, cosine, sine);
 }
 
 std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limits) {

@@ -30,6 +30,7 @@ struct PassParts {
   const Model& model;
   const ParameterTable& table;
   const Placement& placement;
+  MeshCoordinates at;  // of this rank
   Backend& backend;
   Parameters& parameters;
   Activations& activations;

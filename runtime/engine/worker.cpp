@@ -77,7 +77,8 @@ int run_worker(const WorkerContext& worker) {
   PluginRegistry plugins(worker.trail);
   for (const PluginFile& file : job.resolved().plugins()) plugins.load(file.name(), file.path(), file.hash());
 
-  const RoleContext context{job, worker.site, mesh_of(job.mesh()), worker.identity.rank, worker.identity.local_size};
+  const RoleContext context{
+      job, worker.site, mesh_of(job.mesh()), worker.identity.rank, worker.identity.local_size, worker.identity.host};
   ObserverList observers;
   if (context.rank == 0) {
     const auto print = [&](const std::string& line) { control.console(line); };

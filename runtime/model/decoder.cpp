@@ -7,10 +7,11 @@
 
 namespace ananke {
 
-Decoder::Decoder(const Model& model, const ParameterTable& table, const Placement& placement,
+Decoder::Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
                  const OperatorSet& operators, Experts& experts, TensorView rope_cosine, TensorView rope_sine)
     : table_(table),
       placement_(placement),
+      at_(at),
       operators_(operators),
       experts_(experts),
       rope_cosine_(rope_cosine),
@@ -124,12 +125,13 @@ std::size_t Decoder::workspace_bytes(std::int64_t tokens, std::int64_t segments,
 TensorView Decoder::parameter(const Block& block, std::size_t unit_of_block, std::size_t index, const BlockIo& io,
                               bool gradient) const {
   const int unit = block.units.at(unit_of_block);
+  const UnitPlacement& place = placement_.unit(unit, at_);
   const UnitViews& views = io.units[unit_of_block];
-  const TensorView& flat = gradient ? views.gradient : views.weights;
-  const int global = table_.units()[static_cast<std::size_t>(unit)].parameters.at(index);
+  const SegmentViews& segments = gradient ? views.gradient : views.weights;
+  const int global = table_.units()[static_cast<std::size_t>(unit)].parameters.at(place.first_parameter + index);
   const Parameter& what = table_.parameters()[static_cast<std::size_t>(global)];
-  ANANKE_CHECK(flat.data, "{} of {} is not there", gradient ? "gradient" : "weight", what.name);
-  return flat.slice(placement_.unit(unit).offset[index], what.shape.elements()).reshaped(what.shape);
+  ANANKE_CHECK(segments, "{} of {} is not there", gradient ? "gradient" : "weight", what.name);
+  return segments[segment_of(what.kind)].slice(place.offset.at(index), what.shape.elements()).reshaped(what.shape);
 }
 
 void Decoder::embed(Stream& stream, const BlockIo& io, const TensorView& y) const {

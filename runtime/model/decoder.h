@@ -52,9 +52,10 @@ struct HeadOutput {
 
 class Decoder {
  public:
-  // rope_cosine, rope_sine: [max positions, head_dim / 2] on the device. All arguments outlive the decoder.
-  Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const OperatorSet& operators,
-          Experts& experts, TensorView rope_cosine, TensorView rope_sine);
+  // `at`: whose units it computes with. rope_cosine, rope_sine: [max positions, head_dim / 2] on the device. All
+  // arguments outlive the decoder.
+  Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
+          const OperatorSet& operators, Experts& experts, TensorView rope_cosine, TensorView rope_sine);
 
   std::size_t saved_bytes(const Block& block, std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
   std::size_t workspace_bytes(std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
@@ -82,9 +83,10 @@ class Decoder {
   Saved cut_saved(RegionCutter& cutter, const Block& block, const Extent& extent) const;
   Scratch cut_scratch(RegionCutter& cutter, const Extent& extent) const;
   std::size_t operator_workspace(const Extent& extent) const;
-  // Parameter `index` of a unit as a view into its flat array.
+  // Parameter `index` of what this rank has of a unit, as a view into its segment.
   TensorView parameter(const Block& block, std::size_t unit_of_block, std::size_t index, const BlockIo& io,
                        bool gradient) const;
+  // Of the experts that live here; the first of them stands for the stack.
   MatrixStack expert_matrix(const Block& block, std::size_t index, const BlockIo& io, bool gradient) const;
   GroupedMlp::Weights mlp_weights(const Block& block, const BlockIo& io, bool gradient) const;
   TensorView head_matrix(const Block& block, const BlockIo& io, bool gradient) const;
@@ -100,6 +102,7 @@ class Decoder {
 
   const ParameterTable& table_;
   const Placement& placement_;
+  MeshCoordinates at_;
   const OperatorSet& operators_;
   Experts& experts_;
   TensorView rope_cosine_, rope_sine_;

@@ -4,7 +4,10 @@
 namespace ananke {
 
 MatrixStack Decoder::expert_matrix(const Block& block, std::size_t index, const BlockIo& io, bool gradient) const {
-  return {parameter(block, 1, index, io, gradient), placement_.unit(block.units[1]).expert_stride};
+  const UnitPlacement& place = placement_.unit(block.units[1], at_);
+  if (place.experts.count > 0) return {parameter(block, 1, index, io, gradient), place.expert_stride};
+  const Shape shape = index == expert_down ? Shape{hidden_, expert_width_} : Shape{expert_width_, hidden_};
+  return {{nullptr, DType::f32, shape}, 0};  // a stack of none
 }
 
 GroupedMlp::Weights Decoder::mlp_weights(const Block& block, const BlockIo& io, bool gradient) const {

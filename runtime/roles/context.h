@@ -1,5 +1,4 @@
-// What a plugin is told when it is built. Layout is a pure function of this: a plugin never talks to peers here and
-// touches no device.
+// What a plugin is told when it is built, and when it starts.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +9,36 @@
 
 namespace ananke {
 
+class Backend;
+class Communicator;
 class Job;
+class ParameterTable;
+class Placement;
 class Site;
 
+// At construction. Layout is a pure function of this: a plugin never talks to peers here and touches no device.
 struct RoleContext {
   const Job& job;    // resolved; outlives the plugin
   const Site& site;  // likewise
   MeshShape mesh;
   int rank = 0;
-  int node_ranks = 1;  // workers on this rank's node: they share its CPUs
+  int node_ranks = 1;     // workers on this rank's node: they share its CPUs
+  std::string node = {};  // its name; ranks with the same one share a node
+};
+
+// Everything a role may use from its start on. All outlive the role. Communicators are made once and shared: each
+// belongs to one stream, that of the resource named here.
+struct StartContext {
+  Backend& backend;
+  const ParameterTable& table;
+  const Placement& placement;
+  MeshCoordinates at;          // of this rank
+  Communicator& shard;         // network: ranks that hold the parts of one copy of a dense unit
+  Communicator& replicate;     // network: ranks that hold the same part
+  Communicator& expert_shard;  // network: ranks that hold the parts of one coordinate's experts; may be `shard` itself
+  Communicator& expert;        // nvlink: ranks that exchange tokens
+  Communicator& world;         // network: all
+  Communicator& node;  // nvlink: the shard axis's ranks on this node; of size 1 where nodes have unequal numbers
 };
 
 enum class Place { device, host };

@@ -1,6 +1,6 @@
 // Role "experts": brings token copies to the ranks that hold their experts, and results back.
 //
-//   start ─ per layer and microbatch:
+//   start ─ connect ─ per layer and microbatch:
 //   forward:   dispatch ─ (expert MLP over rows) ─ combine
 //   backward:  combine_backward ─ (expert MLP backward) ─ dispatch_backward
 //
@@ -32,12 +32,16 @@ class Experts {
  public:
   static constexpr const char* role = "experts";
   virtual ~Experts() = default;
+  // May tokens travel to the ranks of the expert axis? Without it a mesh has an expert axis of 1.
+  virtual bool exchanges_tokens() const { return false; }
   // Before anything else: what the backend computes with. Outlives the role.
   virtual void start(const OperatorSet&) {}
-  virtual std::int64_t capacity(const ExpertSizes& s) const = 0;  // rows at most on this rank
-  virtual std::int64_t local_experts(const ExpertSizes& s) const = 0;
-  virtual std::size_t saved(const ExpertSizes& s) const = 0;      // bytes
-  virtual std::size_t workspace(const ExpertSizes& s) const = 0;  // bytes
+  // The communicators are there. Before the first dispatch; sizes were asked before.
+  virtual void connect(const StartContext&) {}
+  virtual std::int64_t capacity(const ExpertSizes& s) const = 0;       // rows at most on this rank
+  virtual std::int64_t local_experts(const ExpertSizes& s) const = 0;  // experts_of(own coordinate) of placement.h
+  virtual std::size_t saved(const ExpertSizes& s) const = 0;           // bytes
+  virtual std::size_t workspace(const ExpertSizes& s) const = 0;       // bytes
   // Fills `out`: rows grouped by local expert. offsets point into `saved`.
   virtual ExpertRows dispatch(Stream& stream, const TensorView& x, const Routing& routing, const TensorView& rows,
                               Region saved, Region workspace) = 0;

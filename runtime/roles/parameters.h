@@ -11,6 +11,7 @@
 // on the compute stream from the call until release() of the same item and unit.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -21,20 +22,29 @@
 
 namespace ananke {
 
-// Everything a role may use from its start on. All outlive the role.
-struct StartContext {
-  Backend& backend;
-  const ParameterTable& table;
-  const Placement& placement;
-  Communicator& shard;      // ranks that hold the parts of one copy
-  Communicator& replicate;  // ranks that hold the same part
+// One flat array per segment of a unit, as this rank's UnitPlacement lays them out: f32 [padded of the segment].
+struct SegmentViews {
+  std::array<TensorView, segment_count> segments;  // by index_of(UnitSegment)
+  bool given = false;                              // a unit may also be given and have no element here
+
+  const TensorView& operator[](UnitSegment which) const { return segments[index_of(which)]; }
+  explicit operator bool() const { return given; }
 };
 
-// Flat arrays of one unit; UnitPlacement gives every parameter's offset.
 struct UnitViews {
-  TensorView weights;   // f32 [padded]; empty when the use does not need them
-  TensorView gradient;  // f32 [padded]; empty in a forward-only item
+  SegmentViews weights;   // not given when the use does not need them
+  SegmentViews gradient;  // not given in a forward-only item
 };
+
+// Of an array in which a unit's segments lie one behind the other: f32 [place.padded() or more].
+inline SegmentViews segments_of(const TensorView& gathered, const UnitPlacement& place) {
+  SegmentViews views;
+  views.given = true;
+  for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
+    views.segments[index_of(which)] = gathered.slice(place.padded_begin(which), place.segment(which).padded);
+  }
+  return views;
+}
 
 // One owned piece of one parameter, and where it lives.
 struct OwnedFragment {

@@ -5,6 +5,7 @@
 #include <boost/program_options.hpp>
 
 #include "tests/expect_error.h"
+#include "tests/runtime/comm/small_model.h"
 
 namespace ananke {
 namespace {
@@ -32,8 +33,26 @@ TEST(JobOptions, KeepOverridesInTheirOrder) {
   EXPECT_EQ(arguments.job.ranks, 4u);
   EXPECT_EQ(arguments.site, "x");
   EXPECT_TRUE(arguments.print_config);
+  EXPECT_FALSE(arguments.print_placement);
   EXPECT_EQ(parse({"j"}).site, "local");
   EXPECT_EQ(parse({"j"}).job.ranks, 0u);
+}
+
+TEST(JobOptions, PrintThePlacement) {
+  const JobArguments arguments = parse({"job", "--print-placement"});
+  EXPECT_TRUE(arguments.print_placement);
+  LoadedJob loaded;
+  *loaded.job.mutable_model() = testing::make_model({.layers = 1, .experts = 5});
+  loaded.job.mutable_mesh()->set_shard(4);
+  loaded.job.mutable_mesh()->set_expert(2);
+  ::testing::internal::CaptureStdout();
+  EXPECT_FALSE(print_instead(parse({"job"}), loaded));
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  ::testing::internal::CaptureStdout();
+  EXPECT_TRUE(print_instead(arguments, loaded));
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("placement on replicate 1 x shard 4 (expert_shard 2 x expert 2): 4 units"), std::string::npos);
+  EXPECT_NE(text.find("layer.0.experts"), std::string::npos) << text;
 }
 
 TEST(JobOptions, LeaveRoomForACommandsOwn) {

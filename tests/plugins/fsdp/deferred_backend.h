@@ -139,15 +139,15 @@ class Meeting {
   std::uint64_t round_ = 0;
 };
 
-// Writes what is issued into `log`: "gather 32", "reduce 32", "sum 32" (elements of one rank's part).
+// Writes what is issued into `log`: "gather 32", "reduce 32", "sum 32" (elements of one rank's part), after `prefix`.
 class MeetingCommunicator final : public Communicator {
  public:
-  MeetingCommunicator(Meeting& meeting, int rank, std::vector<std::string>& log)
-      : meeting_(meeting), rank_(rank), log_(log) {}
+  MeetingCommunicator(Meeting& meeting, int rank, std::vector<std::string>& log, std::string prefix = "")
+      : meeting_(meeting), rank_(rank), log_(log), prefix_(std::move(prefix)) {}
   int rank() const override { return rank_; }
   int size() const override { return meeting_.size(); }
   void all_gather(Stream& stream, const TensorView& send, const TensorView& receive) override {
-    log_.push_back(fmt::format("gather {}", send.elements()));
+    log_.push_back(prefix_ + fmt::format("gather {}", send.elements()));
     ANANKE_CHECK(receive.elements() == send.elements() * size(), "gather of {} into {}", send.elements(),
                  receive.elements());
     put(stream, [=, this] {
@@ -159,7 +159,7 @@ class MeetingCommunicator final : public Communicator {
     });
   }
   void reduce_scatter(Stream& stream, const TensorView& send, const TensorView& receive) override {
-    log_.push_back(fmt::format("reduce {}", receive.elements()));
+    log_.push_back(prefix_ + fmt::format("reduce {}", receive.elements()));
     ANANKE_CHECK(send.elements() == receive.elements() * size(), "reduction of {} to {}", send.elements(),
                  receive.elements());
     put(stream, [=, this] {
@@ -173,7 +173,7 @@ class MeetingCommunicator final : public Communicator {
     });
   }
   void all_reduce(Stream& stream, const TensorView& buffer, Reduction) override {
-    log_.push_back(fmt::format("sum {}", buffer.elements()));
+    log_.push_back(prefix_ + fmt::format("sum {}", buffer.elements()));
     put(stream, [=, this] {
       meeting_.publish(rank_, buffer.data);
       std::vector<float> sums(static_cast<std::size_t>(buffer.elements()), 0.0f);
@@ -198,6 +198,7 @@ class MeetingCommunicator final : public Communicator {
   Meeting& meeting_;
   int rank_;
   std::vector<std::string>& log_;
+  std::string prefix_;
 };
 
 class DeferredElementwise final : public Elementwise {

@@ -28,11 +28,13 @@ class Rank {
     backend_ = plugins_.create<Backend>("backend_host", context_, "");
     shard_ = backend_->make_communicator("shard", shard_group(placement.mesh(), rank), rendezvous);
     replicate_ = backend_->make_communicator("replicate", replicate_group(placement.mesh(), rank), rendezvous);
+    experts_ = backend_->make_communicator("expert_shard", expert_shard_group(placement.mesh(), rank), rendezvous);
     fsdp_ = plugins_.create<Parameters>("fsdp", context_, "");
-    fsdp_->start({*backend_, table, placement, *shard_, *replicate_});
+    fsdp_->start({*backend_, table, placement, coordinates(placement.mesh(), rank), *shard_, *replicate_, *experts_,
+                  *shard_, *shard_, *shard_});
     std::int64_t largest = 0;
     for (std::size_t u = 0; u < table.units().size(); ++u) {
-      largest = std::max(largest, placement.unit(static_cast<int>(u)).padded);
+      largest = std::max(largest, placement.largest_padded(static_cast<int>(u)));
     }
     ones_ = backend_->device().host_memory().allocate(static_cast<std::size_t>(largest) * sizeof(float), "ones");
     std::fill_n(ones_.view(DType::f32, {largest}).as<float>(), largest, 1.0f);
@@ -45,8 +47,11 @@ class Rank {
       for (const UnitUse& use : item.units) {
         const UnitViews views = fsdp_->acquire(i, use.unit);
         if (item.phase == Phase::forward) continue;
-        const TensorView more = views.weights ? views.weights : ones_.view(DType::f32, views.gradient.shape);
-        backend_->operators().elementwise->add(compute(), views.gradient, more, views.gradient);
+        for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
+          const TensorView& gradient = views.gradient[which];
+          const TensorView more = views.weights ? views.weights[which] : ones_.view(DType::f32, gradient.shape);
+          if (gradient.elements() > 0) backend_->operators().elementwise->add(compute(), gradient, more, gradient);
+        }
       }
       for (const UnitUse& use : item.units) {
         if (item.phase != Phase::forward) fsdp_->reduce(i, use.unit);
@@ -63,7 +68,10 @@ class Rank {
       for (const Item& item : schedule) {
         for (const UnitUse& use : item.units) {
           if (item.phase == Phase::forward || use.unit != f.where.unit) continue;
-          (use.needs_weights ? weights : ones) += static_cast<float>(context_.mesh.ranks());
+          // Of experts only the ranks of one coordinate add.
+          const bool experts = table_.units()[static_cast<std::size_t>(use.unit)].kind == UnitKind::experts;
+          const int ranks = context_.mesh.ranks() / (experts ? context_.mesh.expert : 1);
+          (use.needs_weights ? weights : ones) += static_cast<float>(ranks);
         }
       }
       std::vector<float> gradient(static_cast<std::size_t>(f.where.count));
@@ -95,13 +103,13 @@ class Rank {
   const RoleContext context_;
   PluginRegistry plugins_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Communicator> shard_, replicate_;
+  std::unique_ptr<Communicator> shard_, replicate_, experts_;
   Buffer ones_;
   std::unique_ptr<Parameters> fsdp_;
 };
 
 TEST(FsdpOnHost, GradientsAreThePlainSumsOnEveryMesh) {
-  for (const MeshShape mesh : {MeshShape{1, 1}, {1, 2}, {2, 2}, {1, 4}, {4, 1}}) {
+  for (const MeshShape mesh : {MeshShape{1, 1}, {1, 2}, {2, 2}, {1, 4}, {4, 1}, {1, 4, 2}, {2, 2, 2}, {1, 4, 4}}) {
     const ParameterTable table(make_model({.layers = 5, .experts = 3, .hidden = 16, .sparse_step = 2, .tied = true}));
     const Placement placement(table, mesh);
     run_rank_threads(mesh.ranks(), std::chrono::seconds(60), [&](int rank, Rendezvous& rendezvous) {

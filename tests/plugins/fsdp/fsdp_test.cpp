@@ -83,7 +83,24 @@ TEST(FsdpMisuse, AGradientThatIsNotReducedIsNamed) {
   });
 }
 
-std::vector<MeshShape> meshes() { return {{1, 1}, {2, 1}, {1, 2}, {1, 3}, {2, 2}, {1, 7}, {3, 2}}; }
+std::vector<MeshShape> meshes() {
+  return {{1, 1}, {2, 1},    {1, 2},    {1, 3},    {2, 2},    {1, 7},
+          {3, 2}, {1, 2, 2}, {2, 2, 2}, {1, 4, 2}, {1, 6, 3}, {1, 8, 8}};
+}
+
+// What a rank issued on the axes of dense units.
+std::vector<std::string> without_experts(std::vector<std::string> log) {
+  std::erase_if(log, [](const std::string& line) { return line.starts_with("experts: "); });
+  return log;
+}
+
+// All ranks issue the same on the dense axes, and those of one expert coordinate the same altogether.
+void expect_agreement(const std::vector<std::vector<std::string>>& logs, const MeshShape& mesh) {
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    EXPECT_EQ(logs[rank], logs[coordinates(mesh, rank).expert]) << "ranks issue different collectives";
+    if (mesh.replicate == 1) EXPECT_EQ(without_experts(logs[rank]), without_experts(logs[0]));
+  }
+}
 
 std::vector<SmallModel> models() {
   return {{.layers = 5, .experts = 5},
@@ -114,7 +131,7 @@ TEST(Fsdp, EveryItemSeesThePlacedWeightsAndOwnersGetPlainSums) {
               rank.run(evaluation_schedule(rank.table));
             }
           });
-          for (const auto& log : logs) EXPECT_EQ(log, logs[0]) << "ranks issue different collectives";
+          expect_agreement(logs, mesh);
         }
       }
     }
@@ -142,8 +159,10 @@ TEST(Fsdp, ReplicasHaveBitEqualGradients) {
         const UnitViews views = rank.fsdp->acquire(i, use.unit);
         if (schedule[i].phase == Phase::forward) continue;
         rank.compute().put([=, &rank] {  // sums of these round
-          for (std::int64_t e = 0; e < views.gradient.elements(); ++e) {
-            views.gradient.as<float>()[e] += 1.0f / static_cast<float>(3 + rank.rank * 7 + i * 5 + e % 97);
+          for (const TensorView& gradient : views.gradient.segments) {
+            for (std::int64_t e = 0; e < gradient.elements(); ++e) {
+              gradient.as<float>()[e] += 1.0f / static_cast<float>(3 + rank.rank * 7 + i * 5 + e % 97);
+            }
           }
         });
       }
@@ -177,7 +196,7 @@ TEST(Fsdp, OneRankComputesInTheMasterCopyItself) {
     const Schedule schedule = training_schedule(rank.table, 2, LoopOrder::microbatch_outer);
     rank.fsdp->begin(schedule);
     const UnitViews views = rank.fsdp->acquire(0, 0);
-    EXPECT_EQ(views.weights.data, rank.fsdp->fragments()[0].weight.data);
+    EXPECT_EQ(views.weights[UnitSegment::wire].data, rank.fsdp->fragments()[0].weight.data);
     for (int i = 0; i < static_cast<int>(schedule.size()); ++i) rank.run_item(schedule, i);
     rank.fsdp->finish();
     rank.compute().synchronize();
@@ -208,7 +227,7 @@ TEST(Fsdp, PlanIsWhatTheLedgerShows) {
 std::uint64_t bytes_of_blocks(const Rank& rank, int first, int last) {
   std::int64_t elements = 0;
   for (int b = first; b < last; ++b) {
-    for (const int unit : rank.table.blocks()[b].units) elements += rank.placement.unit(unit).range;
+    for (const int unit : rank.table.blocks()[b].units) elements += rank.placement.unit(unit).range();
   }
   return static_cast<std::uint64_t>(elements) * 4 * static_cast<std::uint64_t>(rank.shape.mesh.shard - 1);
 }
@@ -247,11 +266,34 @@ TEST(Fsdp, LayerOuterGathersAndReducesOncePerPass) {
   });
 }
 
+// With one expert a rank nothing of an expert is ever gathered or reduced: it is computed with where it is owned.
+TEST(Fsdp, ExpertsThatAreNotCutStayWhereTheyAreOwned) {
+  const MeshShape mesh{1, 4, 4};
+  const auto logs = in_world({.model = {.layers = 2, .experts = 4}, .mesh = mesh, .config = {}}, [](Rank& rank) {
+    const Schedule schedule = training_schedule(rank.table, 2, LoopOrder::microbatch_outer);
+    rank.run(schedule);
+    rank.expect_sums(schedule);
+    rank.fsdp->begin(schedule);
+    const UnitUse& experts = schedule[1].units[1];
+    ASSERT_EQ(rank.table.units()[experts.unit].kind, UnitKind::experts);
+    const UnitViews views = rank.fsdp->acquire(1, experts.unit);
+    for (const OwnedFragment& f : rank.fsdp->fragments()) {
+      if (f.where.unit == experts.unit && f.where.offset_in_range == 0) {
+        EXPECT_EQ(views.weights[UnitSegment::wire].data, f.weight.data);
+      }
+    }
+    for (int i = 0; i < static_cast<int>(schedule.size()); ++i) rank.run_item(schedule, i);
+    rank.fsdp->finish();
+    rank.compute().synchronize();
+  });
+  for (const auto& log : logs) EXPECT_EQ(log, without_experts(log));
+}
+
 TEST(Fsdp, ReplicaSumsAreCountedOncePerStep) {
   in_world({.model = {}, .mesh = {2, 1}, .config = {}}, [](Rank& rank) {
     rank.run(training_schedule(rank.table, 3, LoopOrder::microbatch_outer));
     std::uint64_t owned = 0;
-    for (int u = 0; u < static_cast<int>(rank.table.units().size()); ++u) owned += rank.placement.unit(u).range * 4;
+    for (int u = 0; u < static_cast<int>(rank.table.units().size()); ++u) owned += rank.placement.unit(u).range() * 4;
     EXPECT_EQ(rank.fsdp->reduce_bytes(), owned);  // 2 (r - 1) / r of it
     EXPECT_EQ(rank.log.size(), rank.table.units().size());
   });
@@ -261,17 +303,20 @@ TEST(Fsdp, GathersRunAsManyBlocksAheadAsReserved) {
   for (const unsigned ahead : {0u, 1u, 2u}) {
     in_world({.model = {.layers = 6}, .mesh = {1, 2}, .config = fsdp_config(true, ahead)}, [=](Rank& rank) {
       const Schedule schedule = evaluation_schedule(rank.table);
-      const auto units_to = [&](int blocks) {  // units of the first blocks
-        std::size_t units = 0;
-        for (int b = 0; b < std::min<int>(blocks, static_cast<int>(schedule.size())); ++b)
-          units += schedule[b].units.size();
-        return units;
+      const auto gathers_to = [&](int blocks) {  // of the segments of the first blocks' units
+        std::size_t gathers = 0;
+        for (int b = 0; b < std::min<int>(blocks, static_cast<int>(schedule.size())); ++b) {
+          for (const UnitUse& use : schedule[b].units) {
+            for (const SegmentPlacement& segment : rank.place(use.unit).segments) gathers += segment.range > 0 ? 1 : 0;
+          }
+        }
+        return gathers;
       };
       rank.fsdp->begin(schedule);
-      EXPECT_EQ(rank.log.size(), units_to(1 + static_cast<int>(ahead)));
+      EXPECT_EQ(rank.log.size(), gathers_to(1 + static_cast<int>(ahead)));
       for (int i = 0; i < static_cast<int>(schedule.size()); ++i) {
         rank.fsdp->acquire(i, schedule[i].units[0].unit);
-        EXPECT_EQ(rank.log.size(), units_to(i + 1 + static_cast<int>(ahead))) << "item " << i << ", ahead " << ahead;
+        EXPECT_EQ(rank.log.size(), gathers_to(i + 1 + static_cast<int>(ahead))) << "item " << i << ", ahead " << ahead;
         for (std::size_t u = 1; u < schedule[i].units.size(); ++u) rank.fsdp->acquire(i, schedule[i].units[u].unit);
         for (const UnitUse& use : schedule[i].units) rank.fsdp->release(i, use.unit);
       }
@@ -295,7 +340,7 @@ TEST(Fsdp, WeightsThatDidNotChangeAreNotGatheredAgain) {
 TEST(Fsdp, MasterCopiesStartAtZeroAndPaddingStaysZero) {
   in_world({.model = {}, .mesh = {1, 3}, .config = {}}, [](Rank& rank) {
     const auto fresh = make_fsdp({}, rank.shape.mesh, rank.rank);
-    fresh->start({rank.backend, rank.table, rank.placement, *rank.shard, *rank.replicate});
+    fresh->start(rank.context());
     for (const OwnedFragment& f : fresh->fragments()) {
       for (std::int64_t i = 0; i < f.where.count; ++i) ASSERT_EQ(f.weight.as<float>()[i], 0.0f);
     }
@@ -303,8 +348,11 @@ TEST(Fsdp, MasterCopiesStartAtZeroAndPaddingStaysZero) {
     rank.fsdp->begin(schedule);
     const UnitViews views = rank.fsdp->acquire(0, 0);
     rank.compute().synchronize();
-    const UnitPlacement& unit = rank.placement.unit(0);
-    for (std::int64_t i = unit.elements; i < unit.padded; ++i) ASSERT_EQ(views.weights.as<float>()[i], 0.0f);
+    const SegmentPlacement& table = rank.placement.unit(0).segment(UnitSegment::wire);
+    ASSERT_LT(table.elements, table.padded);
+    for (std::int64_t i = table.elements; i < table.padded; ++i) {
+      ASSERT_EQ(views.weights[UnitSegment::wire].as<float>()[i], 0.0f);
+    }
   });
 }
 

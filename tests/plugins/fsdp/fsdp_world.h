@@ -62,7 +62,7 @@ struct Rank {
   const Placement& placement;
   DeferredBackend backend;
   std::vector<std::string> log;  // collectives, in the order issued
-  std::unique_ptr<Communicator> shard, replicate;
+  std::unique_ptr<Communicator> shard, replicate, expert_shard;
   std::unique_ptr<Parameters> fsdp;
   std::vector<std::vector<float>> gradients;  // of the fragments, as the last step left them
   int version = 0;
@@ -74,9 +74,15 @@ struct Rank {
   DeferredStream& compute() { return backend.device().stream(Resource::compute); }
   void start() {
     fsdp = make_fsdp(shape.config, shape.mesh, rank);
-    fsdp->start({backend, table, placement, *shard, *replicate});
+    fsdp->start(context());
     write_weights();
   }
+  // fsdp does not use the last three.
+  StartContext context() {
+    return {backend, table,  placement, coordinates(shape.mesh, rank), *shard, *replicate, *expert_shard,
+            *shard,  *shard, *shard};
+  }
+  const UnitPlacement& place(int unit) const { return placement.unit(unit, coordinates(shape.mesh, rank)); }
   // What an optimizer does.
   void write_weights() {
     compute().put([fragments = fsdp->fragments(), next = ++version] {
@@ -88,30 +94,35 @@ struct Rank {
     });
     fsdp->updated();
   }
+  // visit(parameter, element of it, segment, element of the segment)
   template <class Visit>
   void each_element(int unit, Visit visit) {
-    const auto& parameters = table.units()[static_cast<std::size_t>(unit)].parameters;
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      const std::int64_t offset = placement.unit(unit).offset[p];
-      const std::int64_t size = table.parameters()[static_cast<std::size_t>(parameters[p])].shape.elements();
-      for (std::int64_t i = 0; i < size; ++i) visit(parameters[p], i, offset + i);
+    const UnitPlacement& here = place(unit);
+    for (std::size_t p = 0; p < here.offset.size(); ++p) {
+      const int index = table.units()[static_cast<std::size_t>(unit)].parameters[here.first_parameter + p];
+      const Parameter& parameter = table.parameters()[static_cast<std::size_t>(index)];
+      for (std::int64_t i = 0; i < parameter.shape.elements(); ++i) {
+        visit(index, i, segment_of(parameter.kind), here.offset[p] + i);
+      }
     }
   }
   void use(int index, const Item& item, const UnitUse& use) {
     const UnitViews views = fsdp->acquire(index, use.unit);
-    const std::int64_t padded = placement.unit(use.unit).padded;
     EXPECT_EQ(static_cast<bool>(views.weights), use.needs_weights);
     EXPECT_EQ(static_cast<bool>(views.gradient), item.phase != Phase::forward);
-    EXPECT_TRUE(!views.weights || views.weights.elements() == padded);
-    EXPECT_TRUE(!views.gradient || views.gradient.elements() == padded);
+    for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
+      const std::int64_t padded = place(use.unit).segment(which).padded;
+      EXPECT_TRUE(!views.weights || views.weights[which].elements() == padded);
+      EXPECT_TRUE(!views.gradient || views.gradient[which].elements() == padded);
+    }
     compute().put([=, this, now = version, &item] {
-      each_element(use.unit, [&](int parameter, std::int64_t i, std::int64_t at) {
-        if (views.weights && wrong.empty() && views.weights.as<float>()[at] != weight_of(parameter, i, now)) {
-          wrong =
-              fmt::format("rank {} item {}: element {} of {} is {}", rank, index, i,
-                          table.parameters()[static_cast<std::size_t>(parameter)].name, views.weights.as<float>()[at]);
+      each_element(use.unit, [&](int parameter, std::int64_t i, UnitSegment which, std::int64_t at) {
+        const float weight = views.weights ? views.weights[which].as<float>()[at] : 0;
+        if (views.weights && wrong.empty() && weight != weight_of(parameter, i, now)) {
+          wrong = fmt::format("rank {} item {}: element {} of {} is {}", rank, index, i,
+                              table.parameters()[static_cast<std::size_t>(parameter)].name, weight);
         }
-        if (views.gradient) views.gradient.as<float>()[at] += gradient_of(parameter, i, rank, item);
+        if (views.gradient) views.gradient[which].as<float>()[at] += gradient_of(parameter, i, rank, item);
       });
     });
   }
@@ -135,6 +146,12 @@ struct Rank {
     });
     compute().synchronize();
   }
+  // Does rank r add to the gradients of what this rank owns of a unit? Of experts only those of its own coordinate do:
+  // the others' tokens have travelled to them.
+  bool adds(int r, int unit) const {
+    const bool experts = table.units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts;
+    return !experts || coordinates(shape.mesh, r).expert == coordinates(shape.mesh, rank).expert;
+  }
   // Compares the owned gradients with plain sums over items and ranks.
   void expect_sums(const Schedule& schedule) {
     for (std::size_t n = 0; n < gradients.size(); ++n) {
@@ -145,8 +162,9 @@ struct Rank {
           if (item.phase == Phase::forward) continue;
           for (const UnitUse& u : item.units) {
             if (u.unit != f.where.unit) continue;
-            for (int r = 0; r < shape.mesh.ranks(); ++r)
-              sum += gradient_of(f.where.parameter, f.where.begin + i, r, item);
+            for (int r = 0; r < shape.mesh.ranks(); ++r) {
+              if (adds(r, u.unit)) sum += gradient_of(f.where.parameter, f.where.begin + i, r, item);
+            }
           }
         }
         if (wrong.empty() && gradients[n][static_cast<std::size_t>(i)] != sum) {
@@ -164,9 +182,14 @@ template <class Body>
 std::vector<std::vector<std::string>> in_world(const WorldShape& shape, Body body) {
   const ParameterTable table(make_model(shape.model));
   const Placement placement(table, shape.mesh);
-  std::vector<std::unique_ptr<Meeting>> shards, replicas;
-  for (int i = 0; i < shape.mesh.replicate; ++i) shards.push_back(std::make_unique<Meeting>(shape.mesh.shard));
-  for (int i = 0; i < shape.mesh.shard; ++i) replicas.push_back(std::make_unique<Meeting>(shape.mesh.replicate));
+  const auto meetings = [](int count, int size) {
+    std::vector<std::unique_ptr<Meeting>> all;
+    for (int i = 0; i < count; ++i) all.push_back(std::make_unique<Meeting>(size));
+    return all;
+  };
+  const MeshShape& mesh = shape.mesh;
+  const auto shards = meetings(mesh.replicate, mesh.shard), replicas = meetings(mesh.shard, mesh.replicate),
+             expert_shards = meetings(mesh.replicate * mesh.expert, mesh.expert_shard());
   std::vector<std::vector<std::string>> logs(static_cast<std::size_t>(shape.mesh.ranks()));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < shape.mesh.ranks(); ++rank) {
@@ -175,6 +198,8 @@ std::vector<std::vector<std::string>> in_world(const WorldShape& shape, Body bod
       Rank mine(rank, shape, table, placement);
       mine.shard = std::make_unique<MeetingCommunicator>(*shards[at.replicate], at.shard, mine.log);
       mine.replicate = std::make_unique<MeetingCommunicator>(*replicas[at.shard], at.replicate, mine.log);
+      mine.expert_shard = std::make_unique<MeetingCommunicator>(*expert_shards[at.replicate * mesh.expert + at.expert],
+                                                                at.expert_shard, mine.log, "experts: ");
       mine.start();
       body(mine);
       EXPECT_EQ(mine.wrong, "");

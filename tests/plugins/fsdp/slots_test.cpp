@@ -12,8 +12,8 @@ namespace {
 using testing::make_model;
 
 bool overlap(const Slots& slots, const Placement& placement, int a, int b) {
-  const std::int64_t end_a = slots.offset[a] + placement.unit(a).padded;
-  const std::int64_t end_b = slots.offset[b] + placement.unit(b).padded;
+  const std::int64_t end_a = slots.offset[a] + placement.largest_padded(a);
+  const std::int64_t end_b = slots.offset[b] + placement.largest_padded(b);
   return slots.offset[a] < end_b && slots.offset[b] < end_a;
 }
 
@@ -45,7 +45,7 @@ TEST(Slots, OverlapsAreListedOnBothSidesAndHomesAreAlignedInsideTheRegion) {
   const int units = static_cast<int>(table.units().size());
   for (int u = 0; u < units; ++u) {
     EXPECT_EQ(slots.offset[u] % 64, 0);
-    EXPECT_LE(slots.offset[u] + placement.unit(u).padded, slots.elements);
+    EXPECT_LE(slots.offset[u] + placement.largest_padded(u), slots.elements);
     for (int v = 0; v < units; ++v) {
       const auto& list = slots.overlaps[u];
       EXPECT_EQ(u != v && overlap(slots, placement, u, v), std::find(list.begin(), list.end(), v) != list.end());

@@ -40,6 +40,19 @@ TEST(Mesh, ExpertIsInnermost) {
   EXPECT_EQ(to_string(mesh), "replicate 2 x shard 6 (expert_shard 3 x expert 2)");
 }
 
+TEST(Mesh, NodeGroupIsTheShardGroupsPartOfTheNode) {
+  const MeshShape mesh{2, 4};
+  const std::vector<std::string> blocks = {"a", "a", "b", "b", "b", "b", "c", "c"};
+  EXPECT_EQ(node_group(mesh, 1, blocks), (std::vector<int>{0, 1}));
+  EXPECT_EQ(node_group(mesh, 3, blocks), (std::vector<int>{2, 3})) << "the other replica's ranks are not of it";
+  const std::vector<std::string> cyclic = {"a", "b", "a", "b", "a", "b", "a", "b"};
+  EXPECT_EQ(node_group(mesh, 5, cyclic), (std::vector<int>{5, 7}));
+  const std::vector<std::string> unequal = {"a", "b", "b", "b", "c", "c", "c", "c"};
+  EXPECT_EQ(node_group(mesh, 2, unequal), (std::vector<int>{2})) << "nodes of 1 and 3 ranks";
+  EXPECT_EQ(node_group(mesh, 6, unequal), (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_THROW(node_group(mesh, 0, {"a"}), Error);
+}
+
 TEST(Mesh, IsReadFromAResolvedJob) {
   Mesh mesh;
   EXPECT_EQ(mesh_of(mesh).expert, 1);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <set>
+#include <tuple>
 
 #include "runtime/base/error.h"
 #include "tests/runtime/comm/small_model.h"
@@ -12,6 +14,12 @@ namespace ananke {
 namespace {
 
 using testing::make_model;
+
+std::int64_t experts_in(const ParameterTable& table, int layer) {
+  return std::count_if(table.parameters().begin(), table.parameters().end(),
+                       [&](const Parameter& p) { return p.layer == layer && p.expert >= 0; }) /
+         3;
+}
 
 struct Case {
   testing::SmallModel model;
@@ -26,56 +34,117 @@ std::vector<Case> cases() {
     all.push_back({{.experts = 1, .hidden = 5, .vocabulary = 2, .width = 3}, {1, shard}});
     all.push_back({{.experts = 0, .hidden = 64, .vocabulary = 100, .width = 17}, {3, shard}});
   }
+  // Expert axes: even, uneven, one expert a rank, coordinates without any, fewer experts than ranks to cut them over.
+  for (const auto& [expert_shard, expert] : {std::pair{1, 2}, {2, 2}, {1, 4}, {3, 2}, {2, 3}, {1, 8}, {4, 1}, {8, 5}}) {
+    all.push_back({{.experts = 6}, {1, expert_shard * expert, expert}});
+    all.push_back(
+        {{.layers = 3, .experts = 5, .hidden = 5, .width = 3, .sparse_step = 2}, {2, expert_shard * expert, expert}});
+    all.push_back({{.experts = 1, .hidden = 7, .tied = true}, {1, expert_shard * expert, expert}});
+  }
   return all;
+}
+
+// Throws when an element of a parameter has not exactly one owner, two fragments of a rank overlap in its range, or one
+// does not lie where the gather puts it.
+void expect_exhaustive(const ParameterTable& table, const Placement& placement) {
+  const MeshShape& mesh = placement.mesh();
+  for (int replicate = 0; replicate < mesh.replicate; ++replicate) {
+    std::vector<std::vector<int>> owners;
+    for (const Parameter& parameter : table.parameters()) owners.emplace_back(parameter.shape.elements(), 0);
+    for (int shard = 0; shard < mesh.shard; ++shard) {
+      const int rank = replicate * mesh.shard + shard;
+      const MeshCoordinates at = coordinates(mesh, rank);
+      std::vector<std::vector<int>> range;  // of each unit: how often each element of this rank's range is used
+      for (int u = 0; u < static_cast<int>(table.units().size()); ++u) {
+        range.emplace_back(placement.unit(u, at).range(), 0);
+      }
+      for (const Fragment& f : placement.fragments(rank)) {
+        const Parameter& parameter = table.parameters()[f.parameter];
+        const UnitPlacement& unit = placement.unit(f.unit, at);
+        ASSERT_GT(f.count, 0);
+        ASSERT_EQ(parameter.unit, f.unit);
+        ASSERT_LE(f.begin + f.count, parameter.shape.elements());
+        ASSERT_LE(f.offset_in_range + f.count, unit.range());
+        for (std::int64_t i = 0; i < f.count; ++i) {
+          ++owners[f.parameter][f.begin + i];
+          ++range[f.unit][f.offset_in_range + i];
+        }
+        // The gather of a segment lays part p's range at p x range.
+        const UnitSegment which = segment_of(parameter.kind);
+        const auto& order = table.units()[f.unit].parameters;
+        const std::size_t position = std::find(order.begin(), order.end(), f.parameter) - order.begin();
+        ASSERT_GE(position, unit.first_parameter);
+        ASSERT_EQ(placement.part(f.unit, at) * unit.segment(which).range + f.offset_in_range - unit.range_begin(which),
+                  unit.offset[position - unit.first_parameter] + f.begin);
+        if (parameter.expert >= 0) {
+          ASSERT_EQ(at.expert, parameter.expert * mesh.expert / static_cast<int>(experts_in(table, parameter.layer)));
+        }
+      }
+      for (const auto& used : range) {
+        ASSERT_TRUE(std::all_of(used.begin(), used.end(), [](int n) { return n <= 1; })) << "rank " << rank;
+      }
+    }
+    for (std::size_t p = 0; p < owners.size(); ++p) {
+      ASSERT_TRUE(std::all_of(owners[p].begin(), owners[p].end(), [](int n) { return n == 1; }))
+          << table.parameters()[p].name << " on " << to_string(mesh);
+    }
+  }
 }
 
 TEST(Placement, RefusesAMeshWithoutRanks) {
   const ParameterTable table(make_model({}));
   EXPECT_THROW(Placement(table, MeshShape{1, 0}), Error);
   EXPECT_THROW(Placement(table, MeshShape{0, 1}), Error);
+  EXPECT_THROW(Placement(table, MeshShape{1, 4, 0}), Error);
+  EXPECT_THROW(Placement(table, MeshShape{1, 4, 3}), Error);
   const Placement placement(table, {1, 2});
   EXPECT_THROW(placement.fragments(2), Error);
   EXPECT_THROW(placement.fragments(-1), Error);
 }
 
-TEST(Placement, EveryElementHasExactlyOneOwner) {
-  for (const Case& c : cases()) {
-    const ParameterTable table(make_model(c.model));
-    const Placement placement(table, c.mesh);
-    std::vector<std::vector<int>> owners;
-    for (const Parameter& parameter : table.parameters()) owners.emplace_back(parameter.shape.elements(), 0);
-    for (int shard = 0; shard < c.mesh.shard; ++shard) {
-      for (const Fragment& f : placement.fragments(shard)) {
-        ASSERT_GT(f.count, 0);
-        ASSERT_EQ(table.parameters()[f.parameter].unit, f.unit);
-        auto& counts = owners[f.parameter];
-        ASSERT_LE(f.begin + f.count, static_cast<std::int64_t>(counts.size()));
-        for (std::int64_t i = 0; i < f.count; ++i) ++counts[f.begin + i];
+TEST(Placement, DealsExpertsInBlocks) {
+  EXPECT_THROW(experts_of(2, 2, 5), Error);
+  EXPECT_THROW(experts_of(0, 0, 5), Error);
+  for (int experts = 0; experts <= 20; ++experts) {
+    for (int axis = 1; axis <= 25; ++axis) {
+      int next = 0;
+      for (int c = 0; c < axis; ++c) {
+        const ExpertRange here = experts_of(c, axis, experts);
+        EXPECT_EQ(here.first, next);
+        for (int e = here.first; e < here.first + here.count; ++e) EXPECT_EQ(e * axis / experts, c);
+        next += here.count;
       }
-    }
-    for (std::size_t p = 0; p < owners.size(); ++p) {
-      ASSERT_TRUE(std::all_of(owners[p].begin(), owners[p].end(), [](int n) { return n == 1; }))
-          << table.parameters()[p].name << " on " << to_string(c.mesh);
+      EXPECT_EQ(next, experts);
     }
   }
 }
 
-TEST(Placement, OwnedPartsDoNotOverlapInTheRangeAndLieWhereTheGatherPutsThem) {
+TEST(Placement, EveryElementHasExactlyOneOwnerAndLiesWhereTheGatherPutsIt) {
   for (const Case& c : cases()) {
     const ParameterTable table(make_model(c.model));
-    const Placement placement(table, c.mesh);
-    for (int shard = 0; shard < c.mesh.shard; ++shard) {
-      std::set<std::pair<int, std::int64_t>> taken;  // {unit, element of the range}
-      for (const Fragment& f : placement.fragments(shard)) {
-        const UnitPlacement& unit = placement.unit(f.unit);
-        const auto& order = table.units()[f.unit].parameters;
-        const auto position = std::find(order.begin(), order.end(), f.parameter) - order.begin();
-        // The gather lays rank s's range at s x range.
-        EXPECT_EQ(shard * unit.range + f.offset_in_range, unit.offset[position] + f.begin);
-        EXPECT_LE(f.offset_in_range + f.count, unit.range);
-        for (std::int64_t i = 0; i < f.count; ++i) ASSERT_TRUE(taken.emplace(f.unit, f.offset_in_range + i).second);
-      }
-    }
+    expect_exhaustive(table, Placement(table, c.mesh));
+    ASSERT_FALSE(HasFatalFailure()) << to_string(c.mesh) << ", " << c.model.experts << " experts";
+  }
+}
+
+TEST(Placement, HoldsForRandomModelsAndMeshes) {
+  std::mt19937 random(20261);
+  const auto draw = [&](int least, int most) { return static_cast<int>(least + random() % (most - least + 1)); };
+  for (int i = 0; i < 400; ++i) {
+    const auto size = [&](int least, int most) { return static_cast<unsigned>(draw(least, most)); };
+    const testing::SmallModel model{.layers = size(1, 3),
+                                    .experts = size(0, 9),
+                                    .hidden = size(1, 12),
+                                    .vocabulary = size(2, 30),
+                                    .width = size(1, 9),
+                                    .sparse_step = size(1, 2),
+                                    .tied = draw(0, 1) == 1};
+    const int expert = draw(1, 6);
+    const MeshShape mesh{draw(1, 2), draw(1, 6) * expert, expert};
+    const ParameterTable table(make_model(model));
+    expect_exhaustive(table, Placement(table, mesh));
+    ASSERT_FALSE(HasFatalFailure()) << to_string(mesh) << ", " << model.layers << " layers, " << model.experts
+                                    << " experts, hidden " << model.hidden << ", width " << model.width;
   }
 }
 
@@ -83,17 +152,68 @@ TEST(Placement, RangesAreEqualAlignedAndNoLargerThanTheCutNeeds) {
   for (const Case& c : cases()) {
     const ParameterTable table(make_model(c.model));
     const Placement placement(table, c.mesh);
-    for (std::size_t u = 0; u < table.units().size(); ++u) {
-      const UnitPlacement& unit = placement.unit(static_cast<int>(u));
-      EXPECT_EQ(unit.padded, unit.range * c.mesh.shard);
-      EXPECT_GE(unit.padded, unit.elements);
-      EXPECT_EQ(unit.range % 16, 0);
-      const bool whole = unit.expert_stride > 0 && unit.range % unit.expert_stride == 0;
-      const std::int64_t cut = whole ? unit.expert_stride : 16;
-      EXPECT_LT((unit.range - cut) * c.mesh.shard, unit.elements) << "a smaller range would do";
-      for (const std::int64_t offset : unit.offset) EXPECT_EQ(offset % 16, 0);
+    for (int rank = 0; rank < c.mesh.shard; ++rank) {
+      for (int u = 0; u < static_cast<int>(table.units().size()); ++u) {
+        const UnitPlacement& unit = placement.unit(u, coordinates(c.mesh, rank));
+        const bool experts = table.units()[u].kind == UnitKind::experts;
+        EXPECT_EQ(unit.ranks, experts ? c.mesh.expert_shard() : c.mesh.shard);
+        EXPECT_LE(unit.padded(), placement.largest_padded(u));
+        for (const SegmentPlacement& segment : unit.segments) {
+          EXPECT_EQ(segment.padded, segment.range * unit.ranks);
+          EXPECT_GE(segment.padded, segment.elements);
+          EXPECT_EQ(segment.range % 16, 0);
+          const std::int64_t cut = experts && unit.experts.count >= unit.ranks ? unit.expert_stride : 16;
+          if (segment.range > 0) EXPECT_LT((segment.range - cut) * unit.ranks, segment.elements) << "less would do";
+        }
+        for (const std::int64_t offset : unit.offset) EXPECT_EQ(offset % 16, 0);
+      }
     }
   }
+}
+
+TEST(Placement, RouterAndNormsFormTheFp32Segment) {
+  const ParameterTable table(make_model({.layers = 2, .experts = 5, .tied = true}));
+  const Placement placement(table, {1, 4, 2});
+  for (int u = 0; u < static_cast<int>(table.units().size()); ++u) {
+    const UnitPlacement& unit = placement.unit(u, {});
+    std::int64_t wire = 0, fp32 = 0;
+    for (std::size_t i = 0; i < unit.offset.size(); ++i) {
+      const Parameter& parameter = table.parameters()[table.units()[u].parameters[unit.first_parameter + i]];
+      const bool small = parameter.name.find("norm") != std::string::npos ||
+                         parameter.name.find("mlp.gate.weight") != std::string::npos;
+      EXPECT_EQ(segment_of(parameter.kind), small ? UnitSegment::fp32 : UnitSegment::wire) << parameter.name;
+      std::int64_t& end = small ? fp32 : wire;
+      EXPECT_GE(unit.offset[i], end) << parameter.name;
+      end = unit.offset[i] + parameter.shape.elements();
+    }
+    EXPECT_EQ(unit.segment(UnitSegment::wire).elements, wire);
+    EXPECT_EQ(unit.segment(UnitSegment::fp32).elements, fp32);
+  }
+  const int head = static_cast<int>(table.units().size()) - 1;
+  EXPECT_EQ(placement.unit(head).segment(UnitSegment::wire).padded, 0) << "of a tied head only the norm is left";
+}
+
+TEST(Placement, ExpertsLieWholeOnOneCoordinate) {
+  const ParameterTable table(make_model({.experts = 6}));
+  const Placement placement(table, {1, 8, 4});  // 2, 1, 2, 1 experts by coordinate, over 2 ranks each
+  const int unit = table.find("model.layers.0.mlp.experts.0.gate_proj.weight");
+  const int experts = table.parameters()[unit].unit;
+  EXPECT_THROW(placement.unit(experts), Error) << "it differs by the coordinate";
+  for (const auto& [coordinate, first, count] : {std::tuple{0, 0, 2}, {1, 2, 1}, {2, 3, 2}, {3, 5, 1}}) {
+    const UnitPlacement& place = placement.unit(experts, coordinates({1, 8, 4}, coordinate));
+    EXPECT_EQ(place.experts.first, first);
+    EXPECT_EQ(place.experts.count, count);
+    EXPECT_EQ(place.first_parameter, static_cast<std::size_t>(3 * first));
+    EXPECT_EQ(place.offset.size(), static_cast<std::size_t>(3 * count));
+    const std::int64_t range = place.segment(UnitSegment::wire).range;
+    count == 2 ? EXPECT_EQ(range, place.expert_stride) : EXPECT_LT(range, place.expert_stride);
+  }
+  const Placement wide(table, {1, 16, 16});  // 10 of 16 coordinates hold none
+  const UnitPlacement& none = wide.unit(experts, coordinates({1, 16, 16}, 1));
+  EXPECT_EQ(none.experts.count, 0);
+  EXPECT_EQ(none.padded(), 0);
+  EXPECT_GT(wide.largest_padded(experts), 0);
+  for (const Fragment& f : wide.fragments(1)) EXPECT_LT(table.parameters()[f.parameter].expert, 0);
 }
 
 TEST(Placement, ExpertsStayWholeWhileThereAreAtLeastAsManyAsShards) {
@@ -143,9 +263,13 @@ TEST(Placement, HashIsTheSameForEqualInputsAndFollowsMeshAndModel) {
   const std::string hash = Placement(table, {1, 4}).hash();
   EXPECT_EQ(hash.size(), 32u);
   EXPECT_EQ(hash, Placement(same, {1, 4}).hash());
-  std::set<std::string> hashes = {hash, Placement(table, {1, 2}).hash(), Placement(table, {2, 4}).hash(),
-                                  Placement(other, {1, 4}).hash()};
-  EXPECT_EQ(hashes.size(), 4u);
+  std::set<std::string> hashes = {hash,
+                                  Placement(table, {1, 2}).hash(),
+                                  Placement(table, {2, 4}).hash(),
+                                  Placement(other, {1, 4}).hash(),
+                                  Placement(table, {1, 4, 2}).hash(),
+                                  Placement(table, {1, 4, 4}).hash()};
+  EXPECT_EQ(hashes.size(), 6u);
 }
 
 TEST(Placement, TableHasOneShortLinePerUnit) {
@@ -154,6 +278,15 @@ TEST(Placement, TableHasOneShortLinePerUnit) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), static_cast<long>(table.units().size()) + 2) << text;
   EXPECT_NE(text.find("0-1: 2 whole experts; 2: 1 whole expert; 3: padding only"), std::string::npos) << text;
   EXPECT_NE(text.find("placement on replicate 2 x shard 4: 4 units"), std::string::npos) << text;
+  EXPECT_NE(text.find(Placement(table, {2, 4}).hash()), std::string::npos) << text;
+  const std::string dealt = Placement(table, {2, 4, 2}).table();
+  EXPECT_NE(dealt.find("expert 0: [0: 2 whole experts; 1: 1 whole expert] | expert 1: [0-1: 1 whole expert]"),
+            std::string::npos)
+      << dealt;
+  const std::string wide = Placement(table, {1, 16, 16}).table();
+  EXPECT_NE(wide.find("expert 0, 3, 6, ... (5): [0: 1 whole expert] | expert 1, 2, 4, ... (11): [0: nothing]"),
+            std::string::npos)
+      << wide;
 }
 
 TEST(Placement, TableOfAThousandUnitsOnManyShardsStaysReadable) {
