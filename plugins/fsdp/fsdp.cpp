@@ -112,8 +112,11 @@ class Fsdp final : public Parameters {
     if (gatherer_) gatherer_->drop();
   }
 
-  std::uint64_t gather_bytes() const override { return gatherer_ ? gatherer_->bytes() : 0; }
-  std::uint64_t reduce_bytes() const override { return reducer_ ? reducer_->bytes() : 0; }
+  Traffic traffic() const override {
+    Traffic lines = gatherer_ ? gatherer_->traffic() : Traffic{};
+    for (TrafficLine& line : reducer_ ? reducer_->traffic() : Traffic{}) lines.push_back(std::move(line));
+    return lines;
+  }
 
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }

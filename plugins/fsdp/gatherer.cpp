@@ -82,7 +82,7 @@ void Gatherer::gather(Unit& unit) {
     if (range == 0) continue;
     unit.axis->all_gather(network_, unit.master.slice(unit.place.range_begin(which), range), homes[which]);
   }
-  bytes_ += unit.master.bytes() * static_cast<std::uint64_t>(unit.place.ranks - 1);
+  unit.bytes += unit.master.bytes() * static_cast<std::uint64_t>(unit.place.ranks - 1);
 }
 
 void Gatherer::run_ahead(int leg) {
@@ -119,6 +119,16 @@ void Gatherer::release(int item, int unit) {
 void Gatherer::finish() {
   ANANKE_CHECK(released_ == uses_.size(), "the schedule ends with {} of {} uses of weights released", released_,
                uses_.size());
+}
+
+Traffic Gatherer::traffic() const {
+  Traffic lines;
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    const Unit& what = units_[static_cast<std::size_t>(unit)];
+    if (what.place.ranks == 1) continue;
+    lines.push_back({Resource::network, axis_name(table_, unit), unit, Direction::gather, what.bytes});
+  }
+  return lines;
 }
 
 void Gatherer::drop() {

@@ -20,6 +20,9 @@ inline Communicator& axis_of(const StartContext& context, int unit) {
   const bool experts = context.table.units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts;
   return experts ? context.expert_shard : context.shard;
 }
+inline const char* axis_name(const ParameterTable& table, int unit) {
+  return table.units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts ? "expert_shard" : "shard";
+}
 
 class Gatherer {
  public:
@@ -34,7 +37,7 @@ class Gatherer {
   void finish();
   // Nothing in the homes is valid any more.
   void drop();
-  std::uint64_t bytes() const noexcept { return bytes_; }
+  Traffic traffic() const;
 
  private:
   struct Unit {
@@ -42,7 +45,8 @@ class Gatherer {
     UnitPlacement place;
     TensorView master, home;
     bool resident = false;
-    int promised = 0;  // uses that count on it and are not released
+    int promised = 0;         // uses that count on it and are not released
+    std::uint64_t bytes = 0;  // received
     std::unique_ptr<Event> gathered, released;
   };
   struct Use {
@@ -66,7 +70,6 @@ class Gatherer {
   std::vector<std::size_t> first_of_item_;  // index into uses_, one more than there are items
   std::size_t next_ = 0;                    // first use that is not promised yet
   std::size_t released_ = 0;                // uses released
-  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace ananke::fsdp

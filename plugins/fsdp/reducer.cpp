@@ -105,7 +105,7 @@ void Reducer::send(Unit& unit) {
   if (landing.elements() > 0) elementwise_.add(network_, unit.owned, landing, unit.owned);
   unit.open = false;
   unit.sent = true;
-  bytes_ += unit.owned.bytes() * static_cast<std::uint64_t>(unit.place.ranks - 1);
+  unit.bytes += unit.owned.bytes() * static_cast<std::uint64_t>(unit.place.ranks - 1);
 }
 
 void Reducer::sum_over_replicas(Unit& unit) {
@@ -116,7 +116,21 @@ void Reducer::sum_over_replicas(Unit& unit) {
   }
   replicate_.all_reduce(network_, unit.owned, Reduction::sum);
   const auto size = static_cast<std::uint64_t>(replicate_.size());
-  bytes_ += 2 * unit.owned.bytes() * (size - 1) / size;
+  unit.replica_bytes += 2 * unit.owned.bytes() * (size - 1) / size;
+}
+
+Traffic Reducer::traffic() const {
+  Traffic lines;
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+    const Unit& what = units_[static_cast<std::size_t>(unit)];
+    if (what.place.ranks > 1) {
+      lines.push_back({Resource::network, axis_name(table_, unit), unit, Direction::reduce, what.bytes});
+    }
+    if (replicate_.size() > 1) {
+      lines.push_back({Resource::network, "replicate", unit, Direction::reduce, what.replica_bytes});
+    }
+  }
+  return lines;
 }
 
 void Reducer::finish() {

@@ -28,15 +28,16 @@ class Reducer {
   SegmentViews acquire(int unit);
   void reduce(int item, const UnitUse& use);
   void finish();
-  std::uint64_t bytes() const noexcept { return bytes_; }
+  Traffic traffic() const;
 
  private:
   struct Unit {
     Communicator* axis;  // that the unit is cut over
     UnitPlacement place;
     TensorView owned, home;
-    bool open = false;  // the home holds a sum that the owner does not have
-    bool sent = false;  // the network stream may still read the home
+    bool open = false;                           // the home holds a sum that the owner does not have
+    bool sent = false;                           // the network stream may still read the home
+    std::uint64_t bytes = 0, replica_bytes = 0;  // received, over the axis of the cut and over the replicas
     std::unique_ptr<Event> computed, reduced;
   };
   bool goes_on(int item, int unit) const;
@@ -55,7 +56,6 @@ class Reducer {
   TensorView landing_;
   std::vector<Unit> units_;
   const Schedule* schedule_ = nullptr;
-  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace ananke::fsdp

@@ -120,7 +120,7 @@ std::string describe_parts(const UnitPlacement& place) {
   return line;
 }
 
-// "0, 2, 4, ... (32)"
+// "0, 2, 4, 6, ... (32)"
 std::string list_some(const std::vector<int>& numbers) {
   constexpr std::size_t most = 4;
   std::string text;

@@ -114,6 +114,12 @@ PassParts Engine::parts() const {
           *roles_.activations,  *roles_.experts};
 }
 
+Traffic Engine::traffic() const {
+  Traffic all = roles_.parameters->traffic();
+  for (TrafficLine& line : roles_.experts->traffic()) all.push_back(std::move(line));
+  return all;
+}
+
 std::vector<Fragment> Engine::owned() const { return placement_.fragments(context_.rank); }
 
 std::vector<PlanLine> Engine::plan(const PassLimits& limits) const {

@@ -62,6 +62,9 @@ class Engine {
   // The batches plugin of the job, once; null when it has none.
   std::unique_ptr<Batches> take_batches() { return std::move(roles_.batches); }
   Communicator& world() { return *world_; }
+  Communicator& replicate() { return *replicate_; }
+  // What this rank received since start, of all roles.
+  Traffic traffic() const;
   Pass& pass() { return *pass_; }
   // Replicas hold equal fragments: those of the first count in sums, and are the ones written. Within a replica every
   // element has one owner, of dense units and of experts alike.

@@ -33,6 +33,12 @@ class Guarded : public Role {
     }
     return lines;
   }
+  Traffic checked(Traffic lines) const {
+    for (const TrafficLine& line : lines) {
+      guard_.require(!line.axis.empty(), "traffic", "a line of {} bytes names no axis", line.bytes);
+    }
+    return lines;
+  }
   void check_flat(std::string_view method, const char* what, const TensorView& view, std::int64_t elements) const {
     guard_.require(view.dtype == DType::f32 && view.elements() == elements && (view.data || elements == 0), method,
                    "{} is {} {}{}, it must be f32 with {} elements", what, name_of(view.dtype), to_string(view.shape),
@@ -107,11 +113,8 @@ class GuardedParameters final : public Guarded<Parameters> {
   void updated() override {
     call("updated", [&] { role_->updated(); });
   }
-  std::uint64_t gather_bytes() const override {
-    return call("gather_bytes", [&] { return role_->gather_bytes(); });
-  }
-  std::uint64_t reduce_bytes() const override {
-    return call("reduce_bytes", [&] { return role_->reduce_bytes(); });
+  Traffic traffic() const override {
+    return checked(call("traffic", [&] { return role_->traffic(); }));
   }
 
  private:
@@ -240,6 +243,9 @@ class GuardedExperts final : public Guarded<Experts> {
   void dispatch_backward(Stream& stream, const TensorView& drows, const Routing& routing, const TensorView& dx,
                          Region saved, Region workspace) override {
     call("dispatch_backward", [&] { role_->dispatch_backward(stream, drows, routing, dx, saved, workspace); });
+  }
+  Traffic traffic() const override {
+    return checked(call("traffic", [&] { return role_->traffic(); }));
   }
 
  private:

@@ -62,7 +62,8 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       held_out_(make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks())),
       evaluates_(held_out_ != nullptr),
       checkpoints_(job_.run_dir(), rendezvous, "checkpoint",
-                   {control.owner_mark(), [&control] { control.confirm_owner(); }}) {}
+                   {control.owner_mark(), [&control] { control.confirm_owner(); }}),
+      traffic_(engine_.table()) {}
 
 std::vector<PlanLine> Trainer::plan() const {
   const Training& training = job_.training();
@@ -211,8 +212,7 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   record.set_skipped(!outcome.finite);
   const auto since = [](std::uint64_t now, std::uint64_t& before) { return now - std::exchange(before, now); };
   record.set_device_reads(since(engine_.device().reads(), reads_));
-  record.set_gather_bytes(since(engine_.parameters().gather_bytes(), gathered_));
-  record.set_reduce_bytes(since(engine_.parameters().reduce_bytes(), reduced_));
+  traffic_.report(engine_.traffic(), record);
   tell(record, [](Observer& observer, const StepRecord& r) { observer.on_step(r); });
 }
 
@@ -221,6 +221,8 @@ bool Trainer::evaluate() {
   const auto begin = std::chrono::steady_clock::now();
   control_.phase("evaluation", progress_.step);
   const Evaluator::Outcome outcome = evaluator_->run([this] { return control_.stop_requested(); });
+  StepRecord apart;  // what an evaluation moves is of no step
+  traffic_.report(engine_.traffic(), apart);
   if (outcome.stopped) return false;
   evaluated_step_ = progress_.step;
   EvaluationRecord record;

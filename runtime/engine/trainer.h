@@ -10,6 +10,7 @@
 #include "runtime/engine/routing_tape.h"
 #include "runtime/engine/run_control.h"
 #include "runtime/engine/state_checkpoint.h"
+#include "runtime/engine/traffic_counter.h"
 #include "runtime/roles/observer.h"
 
 namespace ananke {
@@ -72,8 +73,9 @@ class Trainer {
   Rows rows_;
   TrainingProgress progress_;
   std::optional<std::uint64_t> saved_step_, evaluated_step_;
-  std::uint64_t memory_bytes_ = 0;                        // of the rank that holds most
-  std::uint64_t reads_ = 0, gathered_ = 0, reduced_ = 0;  // counters as of the step before
+  std::uint64_t memory_bytes_ = 0;  // of the rank that holds most
+  std::uint64_t reads_ = 0;         // as of the step before
+  TrafficCounter traffic_;
 };
 
 // Sizes of a job's passes, as plan() and start() use them.

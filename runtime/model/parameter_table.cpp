@@ -19,6 +19,16 @@ const char* name_of(ParameterKind kind) noexcept {
   return "unknown";
 }
 
+const char* name_of(UnitKind kind) noexcept {
+  switch (kind) {
+    case UnitKind::embedding: return "embedding";
+    case UnitKind::dense: return "dense";
+    case UnitKind::experts: return "experts";
+    case UnitKind::head: return "head";
+  }
+  return "unknown";
+}
+
 bool is_moe_layer(const Model& model, int layer) {
   const auto& dense = model.mlp_only_layers();
   return model.num_experts() > 0 && (layer + 1) % static_cast<int>(model.decoder_sparse_step()) == 0 &&

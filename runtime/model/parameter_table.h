@@ -26,6 +26,7 @@ struct Parameter {
 };
 
 enum class UnitKind { embedding, dense, experts, head };
+const char* name_of(UnitKind kind) noexcept;
 
 // Parameters that are gathered together, stored as one flat array in the order of `parameters`.
 struct Unit {

@@ -10,6 +10,7 @@
 
 #include "runtime/operators/operator_set.h"
 #include "runtime/roles/context.h"
+#include "runtime/roles/traffic.h"
 
 namespace ananke {
 
@@ -56,6 +57,8 @@ class Experts {
   // dx[t] = sum over the token's copies.
   virtual void dispatch_backward(Stream& stream, const TensorView& drows, const Routing& routing, const TensorView& dx,
                                  Region saved, Region workspace) = 0;
+  // What this rank received since start.
+  virtual Traffic traffic() const { return {}; }
 };
 
 }  // namespace ananke

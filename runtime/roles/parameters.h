@@ -19,6 +19,7 @@
 #include "runtime/comm/placement.h"
 #include "runtime/engine/schedule.h"
 #include "runtime/roles/backend.h"
+#include "runtime/roles/traffic.h"
 
 namespace ananke {
 
@@ -77,9 +78,8 @@ class Parameters {
   virtual void finish() = 0;
   // Master copies have changed: gathered copies are stale.
   virtual void updated() = 0;
-  // Bytes this rank received since start.
-  virtual std::uint64_t gather_bytes() const = 0;
-  virtual std::uint64_t reduce_bytes() const = 0;
+  // What this rank received since start.
+  virtual Traffic traffic() const = 0;
 };
 
 }  // namespace ananke

@@ -1,7 +1,9 @@
 // Loss curves: equal runs are the same bits, so are resumed ones; other meshes follow as far as rounding allows.
 #include <gtest/gtest.h>
 
+#include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/placement.h"
 #include "tests/equivalence/rank_runs.h"
 #include "tests/runtime/temporary_folder.h"
 
@@ -138,6 +140,40 @@ TEST(Training, SkipsANonFiniteStepWithoutChangingWeights) {
   ASSERT_EQ(run.steps.size(), 2u);
   EXPECT_TRUE(run.steps[0].skipped());
   EXPECT_EQ(run.weights.at("model.norm.weight"), std::vector<float>(24, 1.0F));
+}
+
+// The step record's lines against the placement: every kept unit is gathered once a step, and reduced once.
+TEST(Training, RecordsTheBytesOfEveryStep) {
+  const TemporaryFolder folder;
+  // One microbatch, so that nothing is gathered or reduced twice while memory lasts.
+  const Job job = small_job(folder.path(), "training { steps: 4 } evaluation { every_steps: 0 }");
+  const MeshShape mesh{2, 2};
+  const RunResult run = train(job, {mesh});
+  Model model = job.model();
+  const ParameterTable table(model);
+  const Placement placement(table, mesh);
+  std::map<std::string, std::uint64_t> wanted;
+  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+    const bool experts = table.units()[unit].kind == UnitKind::experts;
+    const auto part = static_cast<std::uint64_t>(placement.unit(unit).range()) * sizeof(float);
+    const std::string kind = name_of(table.units()[unit].kind), axis = experts ? "expert_shard" : "shard";
+    wanted[axis + " " + kind + " gather"] += part;
+    wanted[axis + " " + kind + " reduce"] += part;
+    wanted["replicate " + kind + " reduce"] += part;  // 2 (r - 1) / r of it, r being 2
+  }
+  ASSERT_EQ(run.steps.size(), 4u);
+  for (const StepRecord& step : run.steps) {
+    std::map<std::string, std::uint64_t> counted;
+    std::uint64_t gathered = 0, reduced = 0;
+    for (const TrafficRecord& line : step.traffic()) {
+      counted[line.axis() + " " + line.unit() + " " + line.direction()] += line.bytes();
+      (line.direction() == "gather" ? gathered : reduced) += line.bytes();
+      EXPECT_EQ(line.resource(), "network");
+    }
+    EXPECT_EQ(counted, wanted) << "step " << step.step();
+    EXPECT_EQ(gathered, step.gather_bytes());
+    EXPECT_EQ(reduced, step.reduce_bytes());
+  }
 }
 
 TEST(Training, ReadsTheDeviceOncePerStep) {
