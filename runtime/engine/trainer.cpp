@@ -79,6 +79,7 @@ std::vector<PlanLine> Trainer::plan() const {
   add(StateCheckpoint::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
   if (evaluates_) add(StepScalars::plan());
   add(RoutingTape::plan(job_));
+  if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::plan(engine_.context().mesh, owned));
   return lines;
 }
 
@@ -97,6 +98,10 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
                                              training.rows_per_microbatch());
   }
   routing_ = std::make_unique<RoutingTape>(job_, engine_);
+  if (ReplicaCheck::wanted(job_)) {
+    replicas_ = std::make_unique<ReplicaCheck>(engine_.table(), engine_.backend(), engine_.replicate(),
+                                               engine_.parameters().fragments());
+  }
   if (resume_run) resume(changes);
   if (!saved_step_) make_weights();
   for (const std::string& used :
@@ -173,6 +178,7 @@ bool Trainer::train_step() {
   engine_.parameters().updated();
   const StepScalars::Outcome outcome = scalars_->read();
   routing_->after_step(step, batches);
+  if (replicas_) replicas_->run(step);
 
   check_finite(outcome);
   progress_.step = step;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/engine/evaluator.h"
+#include "runtime/engine/replica_check.h"
 #include "runtime/engine/routing_tape.h"
 #include "runtime/engine/run_control.h"
 #include "runtime/engine/state_checkpoint.h"
@@ -69,6 +70,7 @@ class Trainer {
   std::unique_ptr<StateCheckpoint> state_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<RoutingTape> routing_;
+  std::unique_ptr<ReplicaCheck> replicas_;  // null: not asked for
 
   Rows rows_;
   TrainingProgress progress_;

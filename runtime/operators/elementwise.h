@@ -24,6 +24,10 @@ class Elementwise {
     TensorView finite;  // i32 [1]
   };
   virtual void clip(Stream& stream, const Clip& a) = 0;
+  // A hash of x's bits: hash[0] = sum over elements i of splitmix64(i x 2^32 + bits of x[i]), modulo 2^64, so that it
+  // is the same in whatever order it is summed; hash[1] = its complement, so that a maximum over ranks gives the
+  // largest hash and the complement of the smallest. f32 x of less than 2^32 elements, i64 [2] hash.
+  virtual void hash(Stream& stream, const TensorView& x, const TensorView& hash) = 0;
 };
 
 }  // namespace ananke

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/equivalence/rank_runs.h"
+#include "tests/expect_error.h"
 #include "tests/runtime/temporary_folder.h"
 
 namespace ananke {
@@ -26,6 +27,11 @@ class Gradients : public testing::Test {
   TemporaryFolder folder_;
   GradientResult one_;
 };
+
+TEST_F(Gradients, NeedAPluginThatExchangesTokensForAnExpertAxis) {
+  EXPECT_ERROR(first_gradients(small_job(folder_.path()), {{1, 2, 2}}), ErrorKind::config, "mesh.expert is 2",
+               "plugin of role experts that exchanges tokens", "plugins { use: \"ep\" }");
+}
 
 TEST_F(Gradients, AreTheSameOnEveryMesh) {
   for (const MeshCase& c :

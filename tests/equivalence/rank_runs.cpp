@@ -69,6 +69,7 @@ void prepare(Job& job, const RunRequest& request) {
   const int ranks = request.mesh.ranks();
   job.mutable_mesh()->set_replicate(static_cast<std::uint32_t>(request.mesh.replicate));
   job.mutable_mesh()->set_shard(static_cast<std::uint32_t>(request.mesh.shard));
+  job.mutable_mesh()->set_expert(static_cast<std::uint32_t>(request.mesh.expert));
   const std::uint32_t per_pass = static_cast<std::uint32_t>(ranks * request.microbatches);
   ASSERT_EQ(job.training().rows_per_step() % per_pass, 0u);
   job.mutable_training()->set_rows_per_microbatch(job.training().rows_per_step() / per_pass);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 
 #include "plugins/backend_host/host_stream.h"
 #include "plugins/backend_host/operators/row_math.h"
 #include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/reference/elementwise.h"
 
 namespace ananke::host {
 namespace {
@@ -71,6 +73,19 @@ void HostElementwise::clip(Stream& stream, const Clip& a) {
     *a.finite.as<std::int32_t>() = std::isfinite(norm) && std::isfinite(*a.loss.as<double>()) ? 1 : 0;
     *a.scale.as<float>() =
         a.clip_norm > 0 && norm > a.clip_norm ? static_cast<float>(a.clip_norm / (norm + 1e-6)) : 1.0f;
+  });
+}
+
+void HostElementwise::hash(Stream& stream, const TensorView& x, const TensorView& hash) {
+  constexpr const char* op = "hash";
+  expect(op, "x", x, x.shape);
+  expect(op, "hash", hash, DType::i64, {2});
+  HostStream::of(stream).enqueue([&pool = pool_, x, hash] {
+    std::atomic<std::uint64_t> sum{0};
+    pool.run_blocks(x.elements(), elements_per_task,
+                    [&](std::int64_t begin, std::int64_t end) { sum += reference::hash(x.as<float>(), begin, end); });
+    hash.as<std::int64_t>()[0] = static_cast<std::int64_t>(sum.load());
+    hash.as<std::int64_t>()[1] = static_cast<std::int64_t>(~sum.load());
   });
 }
 

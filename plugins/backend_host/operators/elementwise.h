@@ -12,6 +12,7 @@ class HostElementwise final : public Elementwise {
   void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) override;
   void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) override;
   void clip(Stream& stream, const Clip& a) override;
+  void hash(Stream& stream, const TensorView& x, const TensorView& hash) override;
 
  private:
   ThreadPool& pool_;

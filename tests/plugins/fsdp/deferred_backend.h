@@ -211,6 +211,7 @@ class DeferredElementwise final : public Elementwise {
   void square_sum(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
   void reciprocal(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
   void clip(Stream&, const Clip&) override { fail(ErrorKind::internal, "not used"); }
+  void hash(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
 };
 
 class DeferredBackend final : public Backend {

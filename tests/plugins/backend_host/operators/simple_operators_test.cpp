@@ -103,6 +103,39 @@ TEST(HostElementwise, SumsSquaresInDoubleTheSameForAnyNumberOfThreads) {
   EXPECT_TRUE(std::isinf(square_sum(one, x, 0)));
 }
 
+std::pair<std::int64_t, std::int64_t> hash_of(Host& host, const Floats& x) {
+  std::vector<std::int64_t> hash = {1, 2};
+  host->elementwise->hash(host.stream, view(x, {static_cast<std::int64_t>(x.size())}), view(hash, {2}));
+  host.finish();
+  return {hash[0], hash[1]};
+}
+
+TEST(HostElementwise, HashesBitsTheSameForAnyNumberOfThreads) {
+  Host one, three(3);
+  for (std::int64_t n : {0, 1, 13, 70001}) {
+    const Floats x = random_floats(n, 1);
+    const auto hash = hash_of(one, x);
+    EXPECT_EQ(hash.first, static_cast<std::int64_t>(reference::hash(x.data(), 0, n)));
+    EXPECT_EQ(hash.second, ~hash.first);
+    EXPECT_EQ(hash_of(three, x), hash);
+  }
+  Floats x = random_floats(1000, 2);
+  std::set<std::int64_t> hashes = {hash_of(one, x).first};
+  std::swap(x[0], x[999]);  // the same elements in another order
+  hashes.insert(hash_of(one, x).first);
+  x[500] = std::nextafterf(x[500], 1);  // one bit
+  hashes.insert(hash_of(one, x).first);
+  x[0] = 0.0f;
+  hashes.insert(hash_of(one, x).first);
+  x[0] = -0.0f;  // equal, and other bits
+  hashes.insert(hash_of(one, x).first);
+  EXPECT_EQ(hashes.size(), 5u);
+  const Floats three_of(3);
+  std::vector<std::int64_t> small(1);
+  expect_refused([&] { one->elementwise->hash(one.stream, view(three_of, {3}), view(small, {1})); },
+                 {"hash", "[1]", "[2]"});
+}
+
 TEST(HostElementwise, TakesReciprocals) {
   Host host;
   for (double value : {0.0, 4.0, -0.1}) {
