@@ -36,8 +36,30 @@ std::string number(double value) {
   return std::isnan(value) ? "\"NaN\"" : value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
 }
 
+[[noreturn]] void refuse(const FieldDescriptor* field) {
+  fail(ErrorKind::internal, "telemetry field {} has a type that no line of JSON was made for", field->full_name());
+}
+
+std::string element_of(const Message& message, const FieldDescriptor* field, int index) {
+  const auto* reflection = message.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING: return quoted(reflection->GetRepeatedString(message, field, index));
+    case FieldDescriptor::CPPTYPE_MESSAGE: return to_json_line(reflection->GetRepeatedMessage(message, field, index));
+    default: refuse(field);
+  }
+}
+
+std::string list_of(const Message& message, const FieldDescriptor* field) {
+  std::string text;
+  for (int i = 0; i < message.GetReflection()->FieldSize(message, field); ++i) {
+    text += (i > 0 ? "," : "") + element_of(message, field, i);
+  }
+  return "[" + text + "]";
+}
+
 std::string value_of(const Message& message, const FieldDescriptor* field) {
   const auto* reflection = message.GetReflection();
+  if (field->is_repeated()) return list_of(message, field);
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT64: return std::to_string(reflection->GetUInt64(message, field));
     case FieldDescriptor::CPPTYPE_DOUBLE: return number(reflection->GetDouble(message, field));
@@ -45,9 +67,8 @@ std::string value_of(const Message& message, const FieldDescriptor* field) {
     case FieldDescriptor::CPPTYPE_STRING: return quoted(reflection->GetString(message, field));
     case FieldDescriptor::CPPTYPE_ENUM: return quoted(reflection->GetEnum(message, field)->name());
     case FieldDescriptor::CPPTYPE_MESSAGE: return to_json_line(reflection->GetMessage(message, field));
-    default: break;
+    default: refuse(field);
   }
-  fail(ErrorKind::internal, "telemetry field {} has a type that no line of JSON was made for", field->full_name());
 }
 
 // Whether a line of an earlier run still holds when the run goes on after step `last`.

@@ -130,6 +130,26 @@ TEST_F(JsonLines, NumbersStayNumbersAndNotFiniteOnesAreNamed) {
   }
 }
 
+TEST_F(JsonLines, AListIsAListAndAnEmptyOneIsLeftOut) {
+  JsonLinesObserver observer(folder);
+  StepRecord record;
+  record.set_step(1);
+  observer.on_step(record);
+  for (const char* axis : {"shard", "expert"}) {
+    TrafficRecord* traffic = record.add_traffic();
+    traffic->set_resource("network");
+    traffic->set_axis(axis);
+    traffic->set_bytes(1ull << 60);
+  }
+  observer.on_step(record);
+  const auto written = lines(file);
+  ASSERT_EQ(written.size(), 2u);
+  EXPECT_EQ(written[0], "{\"step\":{\"step\":1}}");
+  EXPECT_EQ(written[1],
+            "{\"step\":{\"step\":1,\"traffic\":[{\"resource\":\"network\",\"axis\":\"shard\",\"bytes\":"
+            "1152921504606846976},{\"resource\":\"network\",\"axis\":\"expert\",\"bytes\":1152921504606846976}]}}");
+}
+
 TEST_F(JsonLines, AResumedRunHasEveryStepOnceAndItsEvents) {
   {
     JsonLinesObserver observer(folder);
