@@ -82,7 +82,7 @@ const Fault faults[] = {
     {"batches", "NO_SEGMENT", ErrorKind::plugin, "next", "segments of row 0"},
     {"experts", "NEGATIVE_CAPACITY", ErrorKind::plugin, "capacity", "-1 rows"},
     {"experts", "HUGE_WORKSPACE", ErrorKind::plugin, "workspace", "1152921504606846976 bytes"},
-    {"experts", "FEW_EXPERTS", ErrorKind::plugin, "local_experts", "computes with all 4 experts"},
+    {"experts", "FEW_EXPERTS", ErrorKind::plugin, "local_experts", "computes with 4 of 4 experts"},
     {"experts", "WRONG_OFFSETS", ErrorKind::plugin, "dispatch", "they must be i32 [5]"},
     {"experts", "NO_ROWS", ErrorKind::plugin, "dispatch", "it returns rows"},
 };
