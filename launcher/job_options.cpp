@@ -63,7 +63,8 @@ LoadedJob load_checked_job(const JobArguments& arguments) {
   LoadedJob loaded = load_job(arguments.job);
   try {
     optimizer_of_each(loaded.job, ParameterTable(loaded.job.model()));
-    for (const Split split : {Split::train, Split::held_out}) make_document_source(loaded.job, split);
+    training_documents(loaded.job);
+    for (const HeldOut& set : loaded.job.evaluation().held_out()) held_out_documents(loaded.job, set);
   } catch (const Error& error) {
     fail(error.kind(), "{}: {}", arguments.job.file.string(), error.what());
   }

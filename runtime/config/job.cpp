@@ -125,7 +125,9 @@ void make_paths_absolute(Job* job) {
   job->set_run_dir(absolute(job->run_dir()));
   if (job->has_initial_weights()) job->set_initial_weights(absolute(job->initial_weights()));
   if (job->data().has_tokens()) job->mutable_data()->set_tokens(absolute(job->data().tokens()));
-  if (job->evaluation().has_tokens()) job->mutable_evaluation()->set_tokens(absolute(job->evaluation().tokens()));
+  for (HeldOut& set : *job->mutable_evaluation()->mutable_held_out()) {
+    if (set.has_tokens()) set.set_tokens(absolute(set.tokens()));
+  }
   Training* training = job->mutable_training();
   if (training->has_record_routing()) training->set_record_routing(absolute(training->record_routing()));
   if (training->has_replay_routing()) training->set_replay_routing(absolute(training->replay_routing()));

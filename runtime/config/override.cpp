@@ -81,10 +81,7 @@ class Setter {
 const FieldDescriptor* Setter::find(const pb::Message& message, const PathStep& step) const {
   const pb::Descriptor* descriptor = message.GetDescriptor();
   const FieldDescriptor* field = descriptor->FindFieldByName(step.name);
-  if (field == nullptr) {
-    refuse("message {} has no field '{}'{}", descriptor->name(), step.name,
-           suggestion(step.name, field_names(descriptor)));
-  }
+  if (field == nullptr) refuse("{}", no_such_field(descriptor, step.name));
   if (step.index && !field->is_repeated()) refuse("'{}' is no list; leave out [{}]", step.name, *step.index);
   return field;
 }

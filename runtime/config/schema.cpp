@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "ananke/options.pb.h"
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/base/nearest.h"
 
 namespace ananke {
 namespace {
@@ -99,6 +101,16 @@ std::string message_of_url(std::string_view url) { return std::string(url.substr
 void pack(const pb::Message& message, pb::Any* any) {
   any->set_type_url(type_url(message.GetDescriptor()->full_name()));
   any->set_value(message.SerializePartialAsString());
+}
+
+std::string no_such_field(const pb::Descriptor* message, std::string_view name) {
+  const pb::MessageOptions& options = message->options();
+  for (int i = 0; i < options.ExtensionSize(former); ++i) {
+    const FormerField& field = options.GetExtension(former, i);
+    if (field.name() != name) continue;
+    return fmt::format("message {} has no field '{}' any more; write {}", message->name(), name, field.instead());
+  }
+  return fmt::format("message {} has no field '{}'{}", message->name(), name, suggestion(name, field_names(message)));
 }
 
 std::vector<std::string> field_names(const pb::Descriptor* message) {

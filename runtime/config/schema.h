@@ -57,6 +57,9 @@ std::string message_of_url(std::string_view url);
 // Serialized message packed with the "ananke/" prefix.
 void pack(const google::protobuf::Message& message, google::protobuf::Any* any);
 
+// "message Model has no field 'x'", and what to write instead.
+std::string no_such_field(const google::protobuf::Descriptor* message, std::string_view name);
+
 // Names for suggestions.
 std::vector<std::string> field_names(const google::protobuf::Descriptor* message);
 std::vector<std::string> value_names(const google::protobuf::EnumDescriptor* values);

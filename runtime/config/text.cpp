@@ -60,9 +60,7 @@ std::set<const pb::Descriptor*> known_messages(const pb::Descriptor* root, const
 std::string unknown_field(const std::string& message, const std::string& field,
                           const std::set<const pb::Descriptor*>& known) {
   for (const pb::Descriptor* candidate : known) {
-    if (candidate->full_name() != message) continue;
-    return fmt::format("message {} has no field '{}'{}", candidate->name(), field,
-                       suggestion(field, field_names(candidate)));
+    if (candidate->full_name() == message) return no_such_field(candidate, field);
   }
   return fmt::format("message {} has no field '{}'", message, field);
 }

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <map>
 #include <regex>
 #include <set>
 
@@ -23,6 +25,15 @@ void append(Problems* all, Problems more) { all->insert(all->end(), more.begin()
 std::string multiples_near(std::uint64_t value, std::uint64_t unit) {
   const std::uint64_t below = value / unit * unit;
   return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
+}
+
+constexpr std::size_t longest_set_name = 64;
+
+// Fits into a line of the console, a column's title and a file's name.
+bool is_set_name(std::string_view name) {
+  return !name.empty() && name.size() <= longest_set_name && std::ranges::all_of(name, [](unsigned char c) {
+    return c < 0x80 && (std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.');
+  });
 }
 
 }  // namespace
@@ -228,7 +239,7 @@ Problems check_learning_rate(const LearningRate& rate, const Training& training)
   return problems;
 }
 
-Problems check_data(const Data& data, const Evaluation& evaluation, const Model& model) {
+Problems check_data(const Data& data, const Model& model) {
   Problems problems;
   const bool stored = !data.tokens().empty();
   if (stored == data.has_generated()) {
@@ -246,13 +257,34 @@ Problems check_data(const Data& data, const Evaluation& evaluation, const Model&
           model.vocab_size());
     }
   }
-  if (evaluation.generated_documents() != 0 && !data.has_generated()) {
-    add(&problems, "evaluation.generated_documents",
-        "is {}, but data.generated is not set; name held-out tokens instead", evaluation.generated_documents());
-  }
-  if (evaluation.generated_documents() != 0 && !evaluation.tokens().empty()) {
-    add(&problems, "evaluation.tokens", "is '{}' while generated_documents is {}; keep one of the two",
-        evaluation.tokens(), evaluation.generated_documents());
+  return problems;
+}
+
+Problems check_evaluation(const Evaluation& evaluation, const Data& data) {
+  Problems problems;
+  std::map<std::string, int> places;
+  for (int i = 0; i < evaluation.held_out_size(); ++i) {
+    const HeldOut& set = evaluation.held_out(i);
+    const std::string path = fmt::format("evaluation.held_out[{}]", i);
+    const auto [place, is_new] = places.try_emplace(set.name(), i);
+    if (!is_new) {
+      add(&problems, path + ".name", "is '{}', the name of evaluation.held_out[{}]; give each set one of its own",
+          set.name(), place->second);
+    }
+    if (!is_set_name(set.name())) {
+      add(&problems, path + ".name",
+          "is '{}', which is no name for a set; use letters, digits and \"-_.\", at most {} of them", set.name(),
+          longest_set_name);
+    }
+    const bool stored = !set.tokens().empty(), generated = set.generated_documents() != 0;
+    if (stored == generated) {
+      add(&problems, path, "('{}') has {} of tokens and generated_documents; give exactly one", set.name(),
+          stored ? "both" : "none");
+    } else if (generated && !data.has_generated()) {
+      add(&problems, path + ".generated_documents",
+          "is {}, but data.generated is not set; name a held-out store instead: tokens: \"FILE.h5\"",
+          set.generated_documents());
+    }
   }
   return problems;
 }
@@ -287,7 +319,8 @@ Problems check_job(const Job& job, std::uint32_t ranks) {
   append(&problems, check_expert_axis(job.mesh(), job.model()));
   append(&problems, check_rows(job.training(), ranks));
   append(&problems, check_learning_rate(job.learning_rate(), job.training()));
-  append(&problems, check_data(job.data(), job.evaluation(), job.model()));
+  append(&problems, check_data(job.data(), job.model()));
+  append(&problems, check_evaluation(job.evaluation(), job.data()));
   append(&problems, check_training(job.training()));
   append(&problems, check_optimizer_rules(job));
   return problems;
@@ -320,7 +353,10 @@ Problems check_files(const Job& job) {
         advice);
   };
   must_exist("data.tokens", job.data().tokens(), "`ananke data import` writes one");
-  must_exist("evaluation.tokens", job.evaluation().tokens(), "`ananke data import` writes one");
+  for (int i = 0; i < job.evaluation().held_out_size(); ++i) {
+    must_exist(fmt::format("evaluation.held_out[{}].tokens", i), job.evaluation().held_out(i).tokens(),
+               "`ananke data import` writes one");
+  }
   must_exist("training.replay_routing", job.training().replay_routing(), "a run with record_routing writes one");
   if (fs::exists(job.run_dir(), ignored) && !fs::is_directory(job.run_dir(), ignored)) {
     add(&problems, "run_dir", "is {}, which exists and is no folder; name another", job.run_dir());

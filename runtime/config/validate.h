@@ -35,7 +35,8 @@ Problems check_expert_axis(const Mesh& mesh, const Model& model);
 // Rows are dealt to ranks in turn, each rank's rows cut in microbatches.
 Problems check_rows(const Training& training, std::uint32_t ranks);
 Problems check_learning_rate(const LearningRate& rate, const Training& training);
-Problems check_data(const Data& data, const Evaluation& evaluation, const Model& model);
+Problems check_data(const Data& data, const Model& model);
+Problems check_evaluation(const Evaluation& evaluation, const Data& data);
 Problems check_training(const Training& training);
 Problems check_optimizer_rules(const Job& job);  // regular expressions
 // All of the above.

@@ -54,32 +54,34 @@ std::unique_ptr<DocumentSource> open_token_store(const std::filesystem::path& pa
   return source;
 }
 
-std::unique_ptr<DocumentSource> make_document_source(const Job& job, Split split) {
-  const std::uint64_t vocabulary_size = job.model().vocab_size();
-  const std::uint64_t seed = job.training().seed();
-  if (split == Split::train) {
-    if (job.data().has_generated() == !job.data().tokens().empty()) {
-      fail(ErrorKind::config, "data names {} tokens and generated; set exactly one of the two",
-           job.data().has_generated() ? "both" : "neither");
+std::unique_ptr<DocumentSource> training_documents(const Job& job) {
+  const Data& data = job.data();
+  if (data.has_generated() == !data.tokens().empty()) {
+    fail(ErrorKind::config, "data names {} tokens and generated; set exactly one of the two",
+         data.has_generated() ? "both" : "neither");
+  }
+  if (!data.has_generated()) return open_token_store(data.tokens(), job.model().vocab_size());
+  return std::make_unique<GeneratedDocuments>(data.generated(), data.generated().documents(), job.model().vocab_size(),
+                                              job.training().seed(), "train");
+}
+
+std::unique_ptr<DocumentSource> held_out_documents(const Job& job, const HeldOut& set) {
+  try {
+    if (set.tokens().empty() == (set.generated_documents() == 0)) {
+      fail(ErrorKind::config, "names {} tokens and generated_documents; set exactly one of the two",
+           set.tokens().empty() ? "neither" : "both");
     }
-    if (!job.data().has_generated()) return open_token_store(job.data().tokens(), vocabulary_size);
-    const GeneratedTokens& config = job.data().generated();
-    return std::make_unique<GeneratedDocuments>(config, config.documents(), vocabulary_size, seed, split);
+    if (!set.tokens().empty()) return open_token_store(set.tokens(), job.model().vocab_size());
+    if (!job.data().has_generated()) {
+      fail(ErrorKind::config, "generated_documents is {}, but data.generated is not set; name a store in tokens",
+           set.generated_documents());
+    }
+    return std::make_unique<GeneratedDocuments>(job.data().generated(), set.generated_documents(),
+                                                job.model().vocab_size(), job.training().seed(),
+                                                "held-out/" + set.name());
+  } catch (const Error& error) {
+    fail(error.kind(), "held-out set '{}': {}", set.name(), error.what());
   }
-  const Evaluation& evaluation = job.evaluation();
-  if (!evaluation.tokens().empty() && evaluation.generated_documents() > 0) {
-    fail(ErrorKind::config, "evaluation names both tokens and generated_documents; set one of the two");
-  }
-  if (!evaluation.tokens().empty()) return open_token_store(evaluation.tokens(), vocabulary_size);
-  if (evaluation.generated_documents() == 0) return nullptr;
-  if (!job.data().has_generated()) {
-    fail(ErrorKind::config,
-         "evaluation.generated_documents is {}, but data.generated is not set; name a held-out store in "
-         "evaluation.tokens",
-         evaluation.generated_documents());
-  }
-  return std::make_unique<GeneratedDocuments>(job.data().generated(), evaluation.generated_documents(), vocabulary_size,
-                                              seed, split);
 }
 
 }  // namespace ananke

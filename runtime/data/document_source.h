@@ -9,9 +9,8 @@
 
 namespace ananke {
 
+class HeldOut;
 class Job;
-
-enum class Split { train, held_out };
 
 class DocumentSource {
  public:
@@ -32,8 +31,10 @@ class DocumentSource {
 // `vocabulary_size` is the model's: a store with more tokens than that is refused, Error(config).
 std::unique_ptr<DocumentSource> open_token_store(const std::filesystem::path& path, std::uint64_t vocabulary_size);
 
-// What the job trains on (`data`) or is evaluated on (`evaluation`). Null: the job has no evaluation. Throws
-// Error(config) where the job names both a store and generated tokens, or neither.
-std::unique_ptr<DocumentSource> make_document_source(const Job& job, Split split);
+// What the job trains on (`data`). Throws Error(config) where that names both a store and generated tokens, or neither.
+std::unique_ptr<DocumentSource> training_documents(const Job& job);
+
+// One of the sets that the job is evaluated on. Throws as above; errors open with the set's name.
+std::unique_ptr<DocumentSource> held_out_documents(const Job& job, const HeldOut& set);
 
 }  // namespace ananke

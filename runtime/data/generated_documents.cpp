@@ -6,16 +6,16 @@
 namespace ananke {
 
 GeneratedDocuments::GeneratedDocuments(const GeneratedTokens& config, std::uint64_t documents,
-                                       std::uint64_t vocabulary_size, std::uint64_t seed, Split split)
+                                       std::uint64_t vocabulary_size, std::uint64_t seed, std::string part)
     : documents_(documents),
       shortest_(config.shortest()),
       longest_(config.longest()),
       branches_(config.branches()),
       vocabulary_size_(vocabulary_size),
       seed_(seed),
-      split_(split),
+      part_(std::move(part)),
       chain_(seed, "generated/chain"),
-      split_key_(seed, split == Split::train ? "generated/train" : "generated/held-out") {
+      part_key_(seed, "generated/" + part_) {
   if (shortest_ > longest_ || shortest_ < 2) {
     fail(ErrorKind::config,
          "data.generated: documents of {} to {} tokens cannot be made; shortest must be at least 2 and at most longest",
@@ -28,12 +28,12 @@ GeneratedDocuments::GeneratedDocuments(const GeneratedTokens& config, std::uint6
 }
 
 std::string GeneratedDocuments::identity() const {
-  return fmt::format("generated:{}:{}:{}-{}:{}:{}:{}", split_ == Split::train ? "train" : "held-out", documents_,
-                     shortest_, longest_, branches_, vocabulary_size_, seed_);
+  return fmt::format("generated:{}:{}:{}-{}:{}:{}:{}", part_, documents_, shortest_, longest_, branches_,
+                     vocabulary_size_, seed_);
 }
 
 std::uint64_t GeneratedDocuments::length(std::uint64_t document) const noexcept {
-  return shortest_ + split_key_.below(document, longest_ - shortest_ + 1);
+  return shortest_ + part_key_.below(document, longest_ - shortest_ + 1);
 }
 
 std::int32_t GeneratedDocuments::successor(std::int32_t token, std::uint64_t branch) const noexcept {
@@ -43,7 +43,7 @@ std::int32_t GeneratedDocuments::successor(std::int32_t token, std::uint64_t bra
 
 void GeneratedDocuments::read(std::uint64_t document, std::uint64_t begin, std::span<std::int32_t> out) const {
   // A key of the document's own; `~` keeps its draw apart from that of length().
-  const RandomKey key(split_key_.bits(~document), "generated/document");
+  const RandomKey key(part_key_.bits(~document), "generated/document");
   auto token = static_cast<std::int32_t>(key.below(0, vocabulary_size_));
   for (std::uint64_t place = 0; place < begin + out.size(); ++place) {
     if (place > 0) token = successor(token, key.below(place, branches_));

@@ -1,6 +1,7 @@
 // Documents made from a seed, so that a job needs no file: an order-1 Markov chain over the vocabulary in which each
 // token has `branches` successors, equally likely, so that no model gets below ln(branches) nats per token for long.
-// Every token is a pure function of (seed, split, document, place).
+// Every token is a pure function of (seed, part, document, place); parts share the chain and have documents of their
+// own.
 #pragma once
 
 #include "runtime/base/random.h"
@@ -12,9 +13,9 @@ class GeneratedTokens;
 
 class GeneratedDocuments : public DocumentSource {
  public:
-  // Throws Error(config) where shortest > longest or branches > vocabulary_size.
+  // `part`: "train", "held-out/NAME". Throws Error(config) where shortest > longest or branches > vocabulary_size.
   GeneratedDocuments(const GeneratedTokens& config, std::uint64_t documents, std::uint64_t vocabulary_size,
-                     std::uint64_t seed, Split split);
+                     std::uint64_t seed, std::string part);
   std::string name() const override { return "generated tokens"; }
   std::string identity() const override;
   std::uint64_t documents() const noexcept override { return documents_; }
@@ -30,9 +31,9 @@ class GeneratedDocuments : public DocumentSource {
   std::uint64_t branches_;
   std::uint64_t vocabulary_size_;
   std::uint64_t seed_;
-  Split split_;
-  RandomKey chain_;  // the same for both splits
-  RandomKey split_key_;
+  std::string part_;
+  RandomKey chain_;
+  RandomKey part_key_;
 };
 
 }  // namespace ananke

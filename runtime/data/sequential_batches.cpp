@@ -139,17 +139,32 @@ void SequentialBatches::restore(const std::string& position) {
   place_ = place;
 }
 
-std::unique_ptr<Batches> make_sequential_batches(const Job& job, Split split, int rank, int ranks) {
-  auto source = make_document_source(job, split);
-  if (!source) return nullptr;
+namespace {
+
+SequentialOptions options_of(const Job& job, int rank, int ranks) {
   SequentialOptions options;
   options.row_length = job.training().sequence_length();
   options.seed = job.training().seed();
-  options.endless = split == Split::train;
-  options.most_rows = options.endless ? 0 : job.evaluation().rows();
   options.rank = rank;
   options.ranks = ranks;
-  return std::make_unique<SequentialBatches>(std::move(source), options);
+  return options;
+}
+
+}  // namespace
+
+std::unique_ptr<Batches> training_batches(const Job& job, int rank, int ranks) {
+  return std::make_unique<SequentialBatches>(training_documents(job), options_of(job, rank, ranks));
+}
+
+std::vector<HeldOutBatches> held_out_batches(const Job& job, int rank, int ranks) {
+  std::vector<HeldOutBatches> sets;
+  for (const HeldOut& set : job.evaluation().held_out()) {
+    SequentialOptions options = options_of(job, rank, ranks);
+    options.endless = false;
+    options.most_rows = set.rows();
+    sets.push_back({set.name(), std::make_unique<SequentialBatches>(held_out_documents(job, set), options)});
+  }
+  return sets;
 }
 
 }  // namespace ananke

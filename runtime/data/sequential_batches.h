@@ -59,7 +59,14 @@ class SequentialBatches : public Batches {
   std::vector<std::int32_t> scratch_;
 };
 
-// Null for a held-out split that the job does not have.
-std::unique_ptr<Batches> make_sequential_batches(const Job& job, Split split, int rank, int ranks);
+std::unique_ptr<Batches> training_batches(const Job& job, int rank, int ranks);
+
+struct HeldOutBatches {
+  std::string name;
+  std::unique_ptr<SequentialBatches> batches;
+};
+
+// The job's held-out sets, in its order.
+std::vector<HeldOutBatches> held_out_batches(const Job& job, int rank, int ranks);
 
 }  // namespace ananke

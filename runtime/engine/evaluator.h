@@ -1,35 +1,44 @@
-// Mean loss on held-out rows. Changes nothing of the training state.
+// Mean loss on held-out sets. Changes nothing of the training state.
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <vector>
 
+#include "runtime/data/sequential_batches.h"
 #include "runtime/engine/batch_loader.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/step_scalars.h"
-#include "runtime/roles/batches.h"
 
 namespace ananke {
 
 class Evaluator {
  public:
-  // `held_out` is read from where it stands now, each time. `rows`: at most so many global rows; 0: all.
-  Evaluator(Engine& engine, BatchLoader& loader, std::unique_ptr<Batches> held_out, std::int64_t rows,
-            std::int64_t rows_per_microbatch);
+  // The sets are read from where they stand now, each time.
+  Evaluator(Engine& engine, BatchLoader& loader, std::vector<HeldOutBatches> sets, std::int64_t rows_per_microbatch);
 
   struct Outcome {
-    double loss = 0;  // nats per valid target
+    std::string held_out;  // the set's name
+    double loss = 0;       // nats per valid target
     std::int64_t valid_targets = 0;
-    bool stopped = false;  // some rank was asked to stop: not all rows were evaluated
+    double seconds = 0;
+    std::optional<double> bits_per_byte;  // where the text's bytes are known and all of the set was evaluated
   };
-  // `stop_requested` is asked before every pass; the ranks agree on the answer, so that all end after the same one.
-  Outcome run(const std::function<bool()>& stop_requested);
+  // One outcome for each set, in their order. Nothing: some rank was asked to stop. `stop_requested` is asked before
+  // every pass; the ranks agree on the answer, so that all end after the same one.
+  std::optional<std::vector<Outcome>> run(const std::function<bool()>& stop_requested);
 
  private:
+  struct Set {
+    HeldOutBatches held_out;
+    std::string begin;
+  };
+  std::optional<Outcome> evaluate(Set& set, const std::function<bool()>& stop_requested);
+
   Engine& engine_;
   BatchLoader& loader_;
-  std::unique_ptr<Batches> held_out_;
-  std::string begin_;
-  std::int64_t rows_, rows_per_pass_;
+  std::vector<Set> sets_;
+  std::int64_t rows_per_pass_;
   Schedule schedule_;
   StepScalars scalars_;
 };

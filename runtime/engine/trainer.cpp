@@ -27,7 +27,7 @@ int microbatches_of(const Job& job, int ranks) {
 std::unique_ptr<Batches> training_batches(Engine& engine, const Job& job) {
   std::unique_ptr<Batches> given = engine.take_batches();
   if (given) return given;
-  return make_sequential_batches(job, Split::train, engine.context().rank, engine.context().mesh.ranks());
+  return training_batches(job, engine.context().rank, engine.context().mesh.ranks());
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -59,8 +59,8 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       optimizer_names_(optimizer_of_each(job_, engine_.table())),
       schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.order)),
       batches_(training_batches(engine_, job_)),
-      held_out_(make_sequential_batches(job_, Split::held_out, context.rank, context.mesh.ranks())),
-      evaluates_(held_out_ != nullptr),
+      held_out_(held_out_batches(job_, context.rank, context.mesh.ranks())),
+      evaluates_(!held_out_.empty()),
       checkpoints_(job_.run_dir(), rendezvous, "checkpoint",
                    {control.owner_mark(), [&control] { control.confirm_owner(); }}),
       traffic_(engine_.table()) {}
@@ -93,9 +93,8 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(),
                                                engine_.backend(), engine_.parameters().fragments());
   state_ = std::make_unique<StateCheckpoint>(engine_, *optimizer_, checkpoints_);
-  if (held_out_) {
-    evaluator_ = std::make_unique<Evaluator>(engine_, *loader_, std::move(held_out_), job_.evaluation().rows(),
-                                             training.rows_per_microbatch());
+  if (evaluates_) {
+    evaluator_ = std::make_unique<Evaluator>(engine_, *loader_, std::move(held_out_), training.rows_per_microbatch());
   }
   routing_ = std::make_unique<RoutingTape>(job_, engine_);
   if (ReplicaCheck::wanted(job_)) {
@@ -224,20 +223,23 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
 
 bool Trainer::evaluate() {
   if (!evaluator_) return true;
-  const auto begin = std::chrono::steady_clock::now();
   control_.phase("evaluation", progress_.step);
-  const Evaluator::Outcome outcome = evaluator_->run([this] { return control_.stop_requested(); });
+  const auto outcomes = evaluator_->run([this] { return control_.stop_requested(); });
   StepRecord apart;  // what an evaluation moves is of no step
   traffic_.report(engine_.traffic(), apart);
-  if (outcome.stopped) return false;
+  if (!outcomes) return false;
   evaluated_step_ = progress_.step;
-  EvaluationRecord record;
-  record.set_step(progress_.step);
-  record.set_loss(outcome.loss);
-  record.set_bits_per_token(outcome.loss / std::numbers::ln2);
-  record.set_valid_tokens(static_cast<std::uint64_t>(outcome.valid_targets));
-  record.set_seconds(seconds_since(begin));
-  tell(record, [](Observer& observer, const EvaluationRecord& r) { observer.on_evaluation(r); });
+  for (const Evaluator::Outcome& outcome : *outcomes) {
+    EvaluationRecord record;
+    record.set_step(progress_.step);
+    record.set_held_out(outcome.held_out);
+    record.set_loss(outcome.loss);
+    record.set_bits_per_token(outcome.loss / std::numbers::ln2);
+    if (outcome.bits_per_byte) record.set_bits_per_byte(*outcome.bits_per_byte);
+    record.set_valid_tokens(static_cast<std::uint64_t>(outcome.valid_targets));
+    record.set_seconds(outcome.seconds);
+    tell(record, [](Observer& observer, const EvaluationRecord& r) { observer.on_evaluation(r); });
+  }
   return true;
 }
 

@@ -59,7 +59,8 @@ class Trainer {
   PassLimits limits_;
   std::vector<std::string> optimizer_names_;  // per parameter
   Schedule schedule_;
-  std::unique_ptr<Batches> batches_, held_out_;  // held_out_ goes to the evaluator
+  std::unique_ptr<Batches> batches_;
+  std::vector<HeldOutBatches> held_out_;  // goes to the evaluator
   bool evaluates_;
   Checkpoints checkpoints_;
 

@@ -25,7 +25,9 @@ std::string describe(RunEvent::Kind kind) {
 }  // namespace
 
 ConsoleObserver::ConsoleObserver(const Job& job, ConsoleSink print)
-    : total_steps_(job.training().steps()), print_(std::move(print)) {}
+    : total_steps_(job.training().steps()), print_(std::move(print)) {
+  for (const HeldOut& set : job.evaluation().held_out()) name_width_ = std::max(name_width_, set.name().size());
+}
 
 // The first step's time is left out as soon as there is another: it warms up caches and allocators.
 double ConsoleObserver::seconds_left(const StepRecord& record) {
@@ -45,9 +47,11 @@ void ConsoleObserver::on_step(const StepRecord& record) {
 }
 
 void ConsoleObserver::on_evaluation(const EvaluationRecord& record) {
-  print_(fmt::format("evaluation after step {} | loss {:.4f} | {:.4f} bits/token | {} tokens in {}", record.step(),
-                     record.loss(), record.bits_per_token(), format_count(static_cast<double>(record.valid_tokens())),
-                     format_duration(record.seconds())));
+  const std::string per_byte =
+      record.has_bits_per_byte() ? fmt::format(" | {:.4f} bits/byte", record.bits_per_byte()) : "";
+  print_(fmt::format("evaluation after step {} | {:<{}} | loss {:.4f} | {:.4f} bits/token{} | {} tokens in {}",
+                     record.step(), record.held_out(), name_width_, record.loss(), record.bits_per_token(), per_byte,
+                     format_count(static_cast<double>(record.valid_tokens())), format_duration(record.seconds())));
 }
 
 void ConsoleObserver::on_event(const RunEvent& event) {

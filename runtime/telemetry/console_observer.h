@@ -12,7 +12,7 @@ using ConsoleSink = std::function<void(const std::string&)>;  // gets a line wit
 
 class ConsoleObserver : public Observer {
  public:
-  // Takes the number of steps from the job, for "step 12/200" and the time left.
+  // Takes the number of steps from the job, for "step 12/200" and the time left, and the held-out sets' names.
   ConsoleObserver(const Job& job, ConsoleSink print);
   void on_step(const StepRecord& record) override;
   void on_evaluation(const EvaluationRecord& record) override;
@@ -21,6 +21,7 @@ class ConsoleObserver : public Observer {
  private:
   double seconds_left(const StepRecord& record);
   std::uint64_t total_steps_;
+  std::size_t name_width_ = 0;  // of the longest set's name
   ConsoleSink print_;
   std::uint64_t steps_seen_ = 0;
   double seconds_per_step_ = 0;  // a mean that forgets: the first steps are slower, a cluster changes its pace

@@ -32,7 +32,7 @@ const char* small_job_text = R"(
   data { generated { documents: 200 shortest: 2 longest: 70 branches: 3 } }
   learning_rate { warmup_steps: 10 }
   optimizer { use: "adamw" }
-  evaluation { generated_documents: 20 every_steps: 5 }
+  evaluation { every_steps: 5 held_out { name: "all" generated_documents: 20 } }
 )";
 
 // Remembers what it is told; stops the run when told to.
@@ -217,7 +217,7 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
     initialise(engine.device(), engine.table(), engine.parameters().fragments(), job.training().seed(),
                job.model().initializer_range());
     engine.parameters().updated();
-    const auto batches = make_sequential_batches(job, Split::train, context.rank, context.mesh.ranks());
+    const auto batches = training_batches(job, context.rank, context.mesh.ranks());
     Rows rows;
     batches->next(job.training().rows_per_step(), rows);
     BatchLoader loader(engine.device(), limits.microbatches, job.training().rows_per_microbatch(),

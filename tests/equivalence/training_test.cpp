@@ -1,9 +1,12 @@
 // Loss curves: equal runs are the same bits, so are resumed ones; other meshes follow as far as rounding allows.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/placement.h"
+#include "runtime/data/token_store.h"
 #include "tests/equivalence/rank_runs.h"
 #include "tests/runtime/temporary_folder.h"
 
@@ -102,21 +105,67 @@ TEST(Training, StopsWithinAnEvaluationAndGoesOnWithTheSameBits) {
   }
 }
 
+// Held-out sets of fewer rows than there are ranks, and of a few more: some ranks run out of rows before others.
+constexpr const char* uneven_sets =
+    "evaluation { held_out { name: 'one' generated_documents: 1 rows: 1 } "
+    "             held_out { name: 'three' generated_documents: 20 rows: 3 } "
+    "             held_out { name: 'nine' generated_documents: 40 rows: 9 } }";
+
 TEST(Training, ThatIsEvaluatedIsTheSameBitsAsOneThatIsNot) {
   const TemporaryFolder folder;
-  const RunResult often = train(small_job(folder / "a", "evaluation { every_steps: 1 }"), {{1, 2}});
-  const RunResult once = train(small_job(folder / "b", "evaluation { every_steps: 0 }"), {{1, 2}});
-  ASSERT_EQ(often.evaluations.size(), 10u);
-  expect_same_bits(often, once);
+  for (const MeshShape& mesh : {MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{2, 2}}) {
+    SCOPED_TRACE(to_string(mesh));
+    Job job = small_job(folder / ("often" + to_string(mesh)), uneven_sets);
+    job.mutable_evaluation()->set_every_steps(1);
+    const RunResult often = train(job, {mesh});
+    ASSERT_EQ(often.evaluations.size(), 40u);
+    job.clear_evaluation();
+    job.set_run_dir(folder / ("never" + to_string(mesh)));
+    const RunResult never = train(job, {mesh});
+    EXPECT_TRUE(never.evaluations.empty());
+    expect_same_bits(often, never);
+    EXPECT_EQ(often.states, never.states);
+  }
 }
 
-TEST(Training, HeldOutLossDoesNotDependOnTheMesh) {
+TEST(Training, HeldOutLossOfEverySetDoesNotDependOnTheMesh) {
   const TemporaryFolder folder;
-  const RunResult one = train(small_job(folder / "1", "training { steps: 1 }"), {{1, 1}});
-  const RunResult eight = train(small_job(folder / "8", "training { steps: 1 }"), {{1, 8}});
-  ASSERT_EQ(one.evaluations.size(), 1u);
-  EXPECT_EQ(one.evaluations[0].valid_tokens(), eight.evaluations[0].valid_tokens());
-  EXPECT_NEAR(one.evaluations[0].loss(), eight.evaluations[0].loss(), 1e-5 * one.evaluations[0].loss());
+  const std::string changes = std::string("training { steps: 1 } ") + uneven_sets;
+  const RunResult one = train(small_job(folder / "1", changes), {{1, 1}});
+  ASSERT_EQ(one.evaluations.size(), 4u);
+  EXPECT_EQ(one.evaluations[3].held_out(), "nine");
+  EXPECT_EQ(one.evaluations[3].valid_tokens(), 9u * 32);
+  for (const MeshShape& mesh : {MeshShape{1, 8}, MeshShape{2, 2}}) {
+    SCOPED_TRACE(to_string(mesh));
+    const RunResult more = train(small_job(folder / to_string(mesh), changes), {mesh});
+    ASSERT_EQ(more.evaluations.size(), 4u);
+    for (std::size_t i = 0; i < 4; ++i) {
+      SCOPED_TRACE(one.evaluations[i].held_out());
+      EXPECT_EQ(more.evaluations[i].held_out(), one.evaluations[i].held_out());
+      EXPECT_EQ(more.evaluations[i].valid_tokens(), one.evaluations[i].valid_tokens());
+      EXPECT_NEAR(more.evaluations[i].loss(), one.evaluations[i].loss(), 1e-5 * one.evaluations[i].loss());
+    }
+  }
+}
+
+TEST(Training, SaysBitsPerByteWhereAllOfATextWasEvaluated) {
+  const TemporaryFolder folder;
+  TokenStoreWriter writer(folder / "text.h5", "words", "hash", -1, 61);
+  for (int document = 0; document < 3; ++document) {
+    writer.append(std::vector<std::int32_t>(50, document));
+    writer.end_document();
+  }
+  writer.finish("made", "hash", 1000);
+  const std::string store = "tokens: '" + (folder / "text.h5").string() + "' ";
+  const RunResult run =
+      train(small_job(folder / "run", "training { steps: 1 } evaluation { held_out { name: 'text' " + store +
+                                          "} held_out { name: 'part' " + store + "rows: 4 } }"),
+            {{1, 2}});
+  ASSERT_EQ(run.evaluations.size(), 3u);
+  EXPECT_FALSE(run.evaluations[0].has_bits_per_byte()) << "generated tokens are of no text";
+  EXPECT_EQ(run.evaluations[1].valid_tokens(), 3u * 49);
+  EXPECT_NEAR(run.evaluations[1].bits_per_byte(), run.evaluations[1].loss() / std::log(2.0) * 147 / 1000, 1e-9);
+  EXPECT_FALSE(run.evaluations[2].has_bits_per_byte()) << "how many bytes the first rows stand for is not known";
 }
 
 TEST(Training, StopsAtANonFiniteStepAndNamesIt) {

@@ -26,12 +26,14 @@ training { steps: 60 sequence_length: 32 rows_per_step: 8 rows_per_microbatch: 1
 data { generated { documents: 128 shortest: 8 longest: 64 } }
 optimizer { use: "adamw" }
 checkpoint { every_steps: 2 keep_last: 2 }
-evaluation { generated_documents: 8 every_steps: 20 }
+evaluation { every_steps: 20 held_out { name: "eight" generated_documents: 8 }
+                              held_out { name: "row" generated_documents: 2 rows: 1 } }
 )";
 
 // steps.jsonl without what depends on time.
 struct Records {
-  std::map<std::uint64_t, std::vector<double>> steps, evaluations;
+  std::map<std::uint64_t, std::vector<double>> steps;
+  std::map<std::pair<std::uint64_t, std::string>, double> evaluations;  // by step and set
   std::uint64_t last_resume = 0;
   bool operator==(const Records& other) const { return steps == other.steps && evaluations == other.evaluations; }
 };
@@ -48,7 +50,7 @@ Records records_of(const std::filesystem::path& run_dir) {
                                        static_cast<double>(step.total_valid_tokens())};
       EXPECT_TRUE(records.steps.emplace(step.step(), values).second) << "step " << step.step() << " stands there twice";
     } else if (line.has_evaluation()) {
-      records.evaluations[line.evaluation().step()] = {line.evaluation().loss()};
+      records.evaluations[{line.evaluation().step(), line.evaluation().held_out()}] = line.evaluation().loss();
     } else if (line.event().kind() == RunEvent::RESUMED) {
       records.last_resume = line.event().step();
     }
@@ -97,7 +99,7 @@ class KillResumeTest : public ::testing::Test {
 TEST_F(KillResumeTest, KilledWhileCheckpointsAreWrittenEveryRecordIsThatOfAStraightRun) {
   constexpr int steps = 60;
   const Records expected = straight_run(steps);
-  ASSERT_EQ(expected.evaluations.size(), 3u);
+  ASSERT_EQ(expected.evaluations.size(), 6u);
   std::mt19937 random(5);
   int killed = 0;
   for (; killed < 8; ++killed) {

@@ -51,12 +51,14 @@ TEST_F(RefuseTest, ARuleThatFitsNoParameter) {
 
 TEST_F(RefuseTest, AStoreThatIsNoneOrOfAnotherVocabulary) {
   const std::string store = folder_.write("tokens.h5", "not HDF5").string();
-  expect_refused({"--set", "evaluation.tokens=" + store}, ErrorKind::data, {store, "not an HDF5 file"});
+  expect_refused({"--set", "evaluation.held_out[0]={name: \"wiki\" tokens: \"" + store + "\"}"}, ErrorKind::data,
+                 {"held-out set 'wiki'", store, "not an HDF5 file"});
   folder_.write("text.txt", "some text");
   CommandProcess import({"data", "import", "--output", store, (folder_.path() / "text.txt").string()},
                         folder_.path() / "output");
   ASSERT_EQ(import.wait(), 0) << import.output();
-  expect_refused({"--set", "evaluation.tokens=" + store}, ErrorKind::config, {"257 tokens", "model.vocab_size is 16"});
+  expect_refused({"--set", "evaluation.held_out[0].name=wiki", "--set", "evaluation.held_out[0].tokens=" + store},
+                 ErrorKind::config, {"held-out set 'wiki'", "257 tokens", "model.vocab_size is 16"});
 }
 
 TEST_F(RefuseTest, ChangesThatARunCannotTake) {

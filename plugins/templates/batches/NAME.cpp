@@ -14,7 +14,7 @@ namespace {
 class @CLASS@Batches final : public Batches {
  public:
   @CLASS@Batches(const RoleContext& context, const plugin::@CLASS@& config)
-      : source_(make_document_source(context.job, Split::train)),
+      : source_(training_documents(context.job)),
         row_length_(context.job.training().sequence_length()),
         rank_(context.rank),
         ranks_(context.mesh.ranks()) {

@@ -19,7 +19,7 @@ int main(int, char** argv) {
   Rows rows, again;
   batches.next(rows_per_step, rows);
   expect(rows.rows == rows_per_step, "all rows are this rank's");
-  const auto source = make_document_source(bench.job(), Split::train);
+  const auto source = training_documents(bench.job());
   std::vector<std::int32_t> first(2);
   source->read(0, 0, first);
   expect(rows.tokens[0] == first[0] && rows.targets[0] == first[1], "the first row is the first document");

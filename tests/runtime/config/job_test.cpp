@@ -102,12 +102,21 @@ TEST_F(JobReader, RefusesAJobFileThatIsNone) {
 TEST_F(JobReader, NamesMissingFiles) {
   expect_refused("data { generated { } }", "data { tokens: \"/nonexistent/train.h5\" }",
                  {"job.textproto:18:8: ", "/nonexistent/train.h5", "does not exist", "ananke data import"});
-  expect_refused("data { generated { } }", "data { generated { } }\nevaluation { tokens: \"/tmp\" }",
-                 {"/tmp", "is no file"});
+  expect_refused(
+      "data { generated { } }", "data { generated { } }\nevaluation { held_out { name: \"a\" tokens: \"/tmp\" } }",
+      {"job.textproto:19:35: evaluation.held_out[0].tokens is /tmp, which is no file", "ananke data import"});
   EXPECT_ERROR(file_.load(changed(valid_job, "plugins {\n", "plugins {\n  library: \"/nonexistent/a.so\"\n")),
                ErrorKind::plugin, "job.textproto:20:3: plugins[0].library: /nonexistent/a.so does not exist");
   EXPECT_ERROR(file_.load(valid_job, {"plugins.tune.library=/dev/null"}), ErrorKind::plugin,
                "--set plugins.tune.library=/dev/null: /dev/null is not a file");
+}
+
+TEST_F(JobReader, SaysWhatToWriteInsteadOfAFieldThatIsGone) {
+  const std::string way = "write held_out { name: \"NAME\" tokens: \"FILE.h5\" }";
+  expect_refused("data { generated { } }", "data { generated { } }\nevaluation { tokens: \"x.h5\" }",
+                 {"job.textproto:19:14: ", "no field 'tokens' any more", way});
+  EXPECT_ERROR(file_.load(valid_job, {"evaluation.tokens=x.h5"}), ErrorKind::config,
+               "--set evaluation.tokens=x.h5: ", way);
 }
 
 TEST_F(JobReader, SaysWhyAPluginThatWasFoundIsRefused) {
@@ -245,10 +254,10 @@ TEST_F(JobReader, ReadsAConfigWhosePluginIsLoaded) {
 TEST_F(JobReader, HoldsTheExampleJobs) {
   const fs::path adamw = fs::path(ANANKE_BINARY_DIR) / "lib/ananke/adamw.so";
   for (const char* name : {"smoke", "demo"}) {
-    const LoadedJob loaded =
-        load_job({.file = fs::path(ANANKE_SOURCE_DIR) / "site/local/jobs" / (std::string(name) + ".textproto"),
-                  .overrides = {"data={generated {}}", "evaluation.tokens=", "plugins.adamw.library=" + adamw.string()},
-                  .plugin_folders = {config_library()}});
+    const LoadedJob loaded = load_job(
+        {.file = fs::path(ANANKE_SOURCE_DIR) / "site/local/jobs" / (std::string(name) + ".textproto"),
+         .overrides = {"data={generated {}}", "evaluation.held_out=[]", "plugins.adamw.library=" + adamw.string()},
+         .plugin_folders = {config_library()}});
     EXPECT_EQ(loaded.job.resolved().ranks(), 4u);
     EXPECT_EQ(loaded.job.name(), name);
   }

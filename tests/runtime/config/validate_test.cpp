@@ -189,23 +189,48 @@ TEST(Validation, ChecksPositionsAndSchedules) {
 
 TEST(Validation, WantsExactlyOneSourceOfTokens) {
   Data data;
-  Evaluation evaluation;
-  expect_problem(check_data(data, evaluation, small_model()), "data", {"none", "exactly one"});
+  expect_problem(check_data(data, small_model()), "data", {"none", "exactly one"});
   data.set_tokens("x.h5");
-  EXPECT_TRUE(check_data(data, evaluation, small_model()).empty());
-  evaluation.set_generated_documents(3);
-  expect_problem(check_data(data, evaluation, small_model()), "evaluation.generated_documents", {"is 3"});
+  EXPECT_TRUE(check_data(data, small_model()).empty());
   data.mutable_generated();
-  expect_problem(check_data(data, evaluation, small_model()), "data", {"both"});
+  expect_problem(check_data(data, small_model()), "data", {"both"});
   data.clear_tokens();
   data.mutable_generated()->set_shortest(600);
-  expect_problem(check_data(data, evaluation, small_model()), "data.generated.longest", {"is 512", "600"});
+  expect_problem(check_data(data, small_model()), "data.generated.longest", {"is 512", "600"});
   data.mutable_generated()->clear_shortest();
   data.mutable_generated()->set_branches(65);
-  expect_problem(check_data(data, evaluation, small_model()), "data.generated.branches", {"is 65", "64"});
-  data.mutable_generated()->clear_branches();
-  evaluation.set_tokens("y.h5");
-  expect_problem(check_data(data, evaluation, small_model()), "evaluation.tokens", {"y.h5", "3"});
+  expect_problem(check_data(data, small_model()), "data.generated.branches", {"is 65", "64"});
+}
+
+TEST(Validation, WantsHeldOutSetsThatHaveNamesAndOneSourceEach) {
+  Data data;
+  data.set_tokens("x.h5");
+  Evaluation evaluation;
+  EXPECT_TRUE(check_evaluation(evaluation, data).empty());
+  HeldOut* first = evaluation.add_held_out();
+  first->set_name("wiki");
+  expect_problem(check_evaluation(evaluation, data), "evaluation.held_out[0]", {"'wiki'", "none", "exactly one"});
+  first->set_tokens("y.h5");
+  EXPECT_TRUE(check_evaluation(evaluation, data).empty());
+  first->set_generated_documents(3);
+  expect_problem(check_evaluation(evaluation, data), "evaluation.held_out[0]", {"both"});
+  first->clear_tokens();
+  expect_problem(check_evaluation(evaluation, data), "evaluation.held_out[0].generated_documents",
+                 {"is 3", "data.generated is not set"});
+  data.mutable_generated();
+  EXPECT_TRUE(check_evaluation(evaluation, data).empty());
+  HeldOut* second = evaluation.add_held_out();
+  second->set_tokens("y.h5");
+  second->set_name("wiki");
+  expect_problem(check_evaluation(evaluation, data), "evaluation.held_out[1].name",
+                 {"is 'wiki'", "the name of evaluation.held_out[0]"});
+  for (const std::string& bad :
+       {std::string("a b"), std::string("a\nb"), std::string("\xc3\xa9"), std::string("a/b"), std::string(65, 'a')}) {
+    second->set_name(bad);
+    expect_problem(check_evaluation(evaluation, data), "evaluation.held_out[1].name", {"no name for a set"});
+  }
+  second->set_name(std::string(64, 'a'));
+  EXPECT_TRUE(check_evaluation(evaluation, data).empty());
 }
 
 TEST(Validation, ChecksRoutingFilesAndRules) {

@@ -262,9 +262,7 @@ Job generated_job() {
 
 TEST(GeneratedDocuments, RefusesImpossibleChains) {
   Job job = generated_job();
-  const auto refused = [](const Job& bad, Split split = Split::train) {
-    return refusal(ErrorKind::config, [&] { make_sequential_batches(bad, split, 0, 1); });
-  };
+  const auto refused = [](const Job& bad) { return refusal(ErrorKind::config, [&] { training_batches(bad, 0, 1); }); };
   Job wide = job;
   wide.mutable_data()->mutable_generated()->set_branches(51);
   EXPECT_NAMES(refused(wide), "vocab_size 50");
@@ -278,17 +276,23 @@ TEST(GeneratedDocuments, RefusesImpossibleChains) {
   neither.clear_data();
   EXPECT_NAMES(refused(neither), "neither");
   neither.mutable_data()->set_tokens("x.h5");
-  neither.mutable_evaluation()->set_generated_documents(3);
-  EXPECT_NAMES(refused(neither, Split::held_out), "evaluation.tokens");
-  EXPECT_EQ(make_sequential_batches(job, Split::held_out, 0, 1), nullptr);
+  HeldOut& set = *neither.mutable_evaluation()->add_held_out();
+  set.set_name("other");
+  const auto refused_set = [&] { return refusal(ErrorKind::config, [&] { held_out_batches(neither, 0, 1); }); };
+  EXPECT_NAMES(refused_set(), "held-out set 'other': names neither");
+  set.set_generated_documents(3);
+  EXPECT_NAMES(refused_set(), "held-out set 'other': generated_documents is 3");
+  set.set_tokens("x.h5");
+  EXPECT_NAMES(refused_set(), "held-out set 'other': names both");
+  EXPECT_TRUE(held_out_batches(job, 0, 1).empty());
 }
 
 TEST(GeneratedDocuments, ArePureFunctionsOfTheSeedAndWalkTheChain) {
   GeneratedTokens config;
-  const GeneratedDocuments train(config, 30, 50, 1, Split::train);
-  const GeneratedDocuments again(config, 30, 50, 1, Split::train);
-  const GeneratedDocuments held_out(config, 30, 50, 1, Split::held_out);
-  const GeneratedDocuments other(config, 30, 50, 2, Split::train);
+  const GeneratedDocuments train(config, 30, 50, 1, "train");
+  const GeneratedDocuments again(config, 30, 50, 1, "train");
+  const GeneratedDocuments held_out(config, 30, 50, 1, "held-out/a");
+  const GeneratedDocuments other(config, 30, 50, 2, "train");
   bool lengths_differ = false;
   for (std::uint64_t d = 0; d < 30; ++d) {
     const std::uint64_t length = train.length(d);
@@ -319,17 +323,27 @@ TEST(GeneratedDocuments, ArePureFunctionsOfTheSeedAndWalkTheChain) {
 
 TEST(GeneratedDocuments, FeedTheBatchesOfAJob) {
   Job job = generated_job();
-  job.mutable_evaluation()->set_generated_documents(3);
-  job.mutable_evaluation()->set_rows(2);
-  const auto train = make_sequential_batches(job, Split::train, 1, 2);
+  for (const char* name : {"short", "whole"}) {
+    HeldOut* set = job.mutable_evaluation()->add_held_out();
+    set->set_name(name);
+    set->set_generated_documents(3);
+  }
+  job.mutable_evaluation()->mutable_held_out(0)->set_rows(2);
+  const auto train = training_batches(job, 1, 2);
   Rows rows;
   ASSERT_TRUE(train->next(8, rows));
   EXPECT_EQ(rows.rows, 4);
   EXPECT_EQ(rows.valid_targets, 64);
-  const auto held_out = make_sequential_batches(job, Split::held_out, 0, 1);
-  ASSERT_TRUE(held_out->next(8, rows));
+  const auto sets = held_out_batches(job, 0, 1);
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_EQ(sets[0].name, "short");
+  EXPECT_NE(sets[0].batches->source().identity(), sets[1].batches->source().identity());
+  ASSERT_TRUE(sets[0].batches->next(8, rows));
   EXPECT_EQ(rows.rows, 2);
-  EXPECT_FALSE(held_out->next(8, rows));
+  EXPECT_FALSE(sets[0].batches->next(8, rows));
+  std::int64_t targets = 0;
+  while (sets[1].batches->next(2, rows)) targets += rows.valid_targets;
+  EXPECT_EQ(static_cast<std::uint64_t>(targets), sets[1].batches->targets());
 }
 
 }  // namespace

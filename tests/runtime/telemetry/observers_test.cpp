@@ -241,13 +241,19 @@ TEST(ConsoleObserverTest, TimeLeftForgetsTheSlowFirstStep) {
 
 TEST(ConsoleObserverTest, EvaluationsAndEvents) {
   std::vector<std::string> lines;
-  ConsoleObserver observer(job_of(10), [&](const std::string& line) { lines.push_back(line); });
+  Job job = job_of(10);
+  for (const char* name : {"code", "wikipedia"}) job.mutable_evaluation()->add_held_out()->set_name(name);
+  ConsoleObserver observer(job, [&](const std::string& line) { lines.push_back(line); });
   EvaluationRecord evaluation;
   evaluation.set_step(10);
   evaluation.set_loss(2.0);
   evaluation.set_bits_per_token(2.885);
   evaluation.set_valid_tokens(65536);
   evaluation.set_seconds(1.5);
+  evaluation.set_held_out("code");
+  observer.on_evaluation(evaluation);
+  evaluation.set_held_out("wikipedia");
+  evaluation.set_bits_per_byte(0.75);
   observer.on_evaluation(evaluation);
   RunEvent event;
   event.set_kind(RunEvent::RESUMED);
@@ -256,7 +262,9 @@ TEST(ConsoleObserverTest, EvaluationsAndEvents) {
   event.set_text("run/checkpoints/step-00000004");
   observer.on_event(event);
   EXPECT_EQ(lines, (std::vector<std::string>{
-                       "evaluation after step 10 | loss 2.0000 | 2.8850 bits/token | 65.5K tokens in 1.5 s",
+                       "evaluation after step 10 | code      | loss 2.0000 | 2.8850 bits/token | 65.5K tokens in 1.5 s",
+                       "evaluation after step 10 | wikipedia | loss 2.0000 | 2.8850 bits/token | 0.7500 bits/byte | "
+                       "65.5K tokens in 1.5 s",
                        "resumed at step 4", "resumed at step 4: run/checkpoints/step-00000004"}));
 }
 
