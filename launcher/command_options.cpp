@@ -15,10 +15,7 @@ CommandOptions::CommandOptions(std::string verb, std::string usage, std::string 
   visible_.add_options()("help,h", "this text");
 }
 
-void CommandOptions::word(const char* name, std::string& value) {
-  word_name_ = name;
-  word_ = &value;
-}
+void CommandOptions::word(const char* name, std::string& value) { places_.push_back({name, &value}); }
 
 bool CommandOptions::read(const std::vector<std::string>& arguments) {
   po::options_description all;
@@ -34,10 +31,13 @@ bool CommandOptions::read(const std::vector<std::string>& arguments) {
                 text.str().c_str());
     return false;
   }
-  if (words_.size() != (word_ != nullptr ? 1 : 0)) {
-    misused(fmt::format("{} words without an option's name, needs exactly one {}", words_.size(), word_name_));
+  if (words_.size() != places_.size()) {
+    std::string names;
+    for (const Word& place : places_) names += (names.empty() ? "" : " ") + place.name;
+    misused(fmt::format("{} words without an option's name, needs {}", words_.size(),
+                        places_.empty() ? "none" : (places_.size() == 1 ? "exactly one " : "exactly ") + names));
   }
-  if (word_ != nullptr) *word_ = words_[0];
+  for (std::size_t i = 0; i < places_.size(); ++i) *places_[i].value = words_[i];
   return true;
 }
 

@@ -7,6 +7,7 @@ int command_check(const std::vector<std::string>& arguments);
 int command_checkpoint_info(const std::vector<std::string>& arguments);
 int command_checkpoint_list(const std::vector<std::string>& arguments);
 int command_checkpoint_verify(const std::vector<std::string>& arguments);
+int command_compare(const std::vector<std::string>& arguments);
 int command_data_head(const std::vector<std::string>& arguments);
 int command_data_import(const std::vector<std::string>& arguments);
 int command_data_info(const std::vector<std::string>& arguments);
@@ -24,6 +25,7 @@ std::span<const Command> all_commands() {
   static constexpr Command commands[] = {
       {"run", "train: start the job's workers on this machine and wait for them", command_run},
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
+      {"compare", "two runs: configuration, loss curves, evaluations, speed, bytes, memory", command_compare},
       {"plugins", "list the plugins that are found, and those refused with the reason", command_plugins},
       {"plugins info", "describe one plugin: its config's fields, defaults and limits", command_plugins_info},
       {"plugins new", "write a plugin of your own: sources, test and CMake, ready to build", command_plugins_new},

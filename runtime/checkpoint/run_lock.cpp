@@ -150,6 +150,10 @@ std::string text_of(milliseconds time) { return format_duration(std::chrono::dur
        run_dir.string(), describe(lock), lock.since.empty() ? "" : " since " + lock.since, how);
 }
 
+[[noreturn]] void refuse_living(const Path& run_dir, const SeenLock& lock) {
+  refuse(run_dir, lock, "its process is " + state_of(lock.holder.process));
+}
+
 std::string make_token() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
@@ -227,7 +231,7 @@ void RunLock::take() {
     const auto seen = read_lock(file_);
     if (!seen) continue;
     switch (life_of(seen->holder)) {
-      case Life::alive: refuse(run_dir_, *seen, "its process is " + state_of(seen->holder.process));
+      case Life::alive: refuse_living(run_dir_, *seen);
       case Life::gone: replace(*seen); break;
       case Life::unknown: watch(*seen); break;
     }
@@ -328,6 +332,17 @@ void RunLock::run() {
     }
     lock.lock();
   }
+}
+
+std::optional<RunHolder> holder_of_run(const Path& run_dir) {
+  const auto seen = read_lock(lock_file(run_dir));
+  if (!seen) return std::nullopt;
+  return RunHolder{describe(*seen), seen->since, life_of(seen->holder)};
+}
+
+void check_not_held(const Path& run_dir) {
+  const auto seen = read_lock(lock_file(run_dir));
+  if (seen && life_of(seen->holder) == Life::alive) refuse_living(run_dir, *seen);
 }
 
 std::string owner_mark(const std::string& token) { return token.substr(0, 12); }

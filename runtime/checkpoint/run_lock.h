@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -74,6 +75,17 @@ class RunLock {
   std::string lost_;
   std::thread thread_;
 };
+
+// Who holds the folder, as one look shows: nothing is changed and nobody watched.
+struct RunHolder {
+  std::string name;   // "process 12 on a-host"
+  std::string since;  // may be empty
+  Life life;
+};
+std::optional<RunHolder> holder_of_run(const std::filesystem::path& run_dir);
+
+// Throws Error(config), as RunLock does at once, where the holder is known to live.
+void check_not_held(const std::filesystem::path& run_dir);
 
 // Returns when the holder with this token has the folder at this moment, as the file system's server sees it. Throws
 // Error(checkpoint) naming who has it instead, or that there has been no lock at all for `patience`.

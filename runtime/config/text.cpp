@@ -27,14 +27,16 @@ struct Complaint {
   std::string text;
 };
 
-// Keeps the first: what follows is mostly a consequence.
-class FirstComplaint final : public pb::io::ErrorCollector {
+// Keeps the first error: what follows is mostly a consequence. Warnings tell of what was skipped.
+class Complaints final : public pb::io::ErrorCollector {
  public:
   void AddError(int line, int column, const std::string& text) override {
     if (!first) first = Complaint{line, column, text};
   }
-  void AddWarning(int, int, const std::string&) override {}
+  void AddWarning(int line, int column, const std::string& text) override { skipped.push_back({line, column, text}); }
+  Complaint error() const { return first.value_or(Complaint{0, 0, "it is no text format"}); }
   std::optional<Complaint> first;
+  std::vector<Complaint> skipped;
 };
 
 // Lets every message type through without looking inside.
@@ -42,6 +44,20 @@ class AnyMessage final : public pb::TextFormat::Finder {
   const pb::Descriptor* FindAnyType(const pb::Message&, const std::string&, const std::string&) const override {
     return pb::Empty::descriptor();
   }
+};
+
+// The same only for types that the schema does not know.
+class KnownMessage final : public pb::TextFormat::Finder {
+ public:
+  explicit KnownMessage(const Schema& schema) : schema_(schema) {}
+  const pb::Descriptor* FindAnyType(const pb::Message& message, const std::string& prefix,
+                                    const std::string& name) const override {
+    const pb::Descriptor* known = schema_.FindAnyType(message, prefix, name);
+    return known != nullptr ? known : pb::Empty::descriptor();
+  }
+
+ private:
+  const Schema& schema_;
 };
 
 // Message types reachable from `root` and from the plugins' configs, by full name.
@@ -145,8 +161,18 @@ std::string place_of(const SourceText& source, Complaint at, const std::string& 
   return fmt::format("{}:{}", at.line + 1, at.column + 1);
 }
 
+// The complaint with its place, and the line that it is about.
+std::string sentence(const SourceText& source, const Complaint& at, const pb::Descriptor* root, const Schema& schema) {
+  std::string word;
+  const std::string text = explain(at.text, root, schema, &word);
+  std::string quoted = line_of(source.text, at.line);
+  quoted.erase(0, quoted.find_first_not_of(" \t"));
+  return fmt::format("{}:{}: {}{}", source.name, place_of(source, at, word), text,
+                     quoted.empty() || quoted.size() > 120 ? "" : fmt::format(" (in: {})", quoted));
+}
+
 bool run_parser(const std::string& text, const pb::TextFormat::Finder* finder, bool skip_unknown, pb::Message* message,
-                pb::TextFormat::ParseInfoTree* tree, FirstComplaint* complaint) {
+                pb::TextFormat::ParseInfoTree* tree, Complaints* complaint) {
   pb::TextFormat::Parser parser;
   parser.RecordErrorsTo(complaint);
   parser.SetFinder(finder);
@@ -185,23 +211,30 @@ void parse_text(SourceText& source, const Schema& schema, Reading reading, pb::M
   const pb::TextFormat::Finder* finder = &schema;
   if (tolerant) finder = &any_message;
   source.tree = std::make_unique<pb::TextFormat::ParseInfoTree>();
-  FirstComplaint complaint;
-  if (run_parser(source.text, finder, tolerant, message, source.tree.get(), &complaint)) return;
-  const Complaint at = complaint.first.value_or(Complaint{0, 0, "it is no text format"});
-  std::string word;
-  const std::string text = explain(at.text, message->GetDescriptor(), schema, &word);
-  std::string quoted = line_of(source.text, at.line);
-  quoted.erase(0, quoted.find_first_not_of(" \t"));
-  fail(ErrorKind::config, "{}:{}: {}{}", source.name, place_of(source, at, word), text,
-       quoted.empty() || quoted.size() > 120 ? "" : fmt::format(" (in: {})", quoted));
+  Complaints complaints;
+  if (run_parser(source.text, finder, tolerant, message, source.tree.get(), &complaints)) return;
+  fail(ErrorKind::config, "{}", sentence(source, complaints.error(), message->GetDescriptor(), schema));
+}
+
+std::vector<std::string> parse_known(SourceText& source, const Schema& schema, pb::Message* message) {
+  const KnownMessage finder(schema);
+  Complaints complaints;
+  if (!run_parser(source.text, &finder, true, message, nullptr, &complaints)) {
+    fail(ErrorKind::config, "{}", sentence(source, complaints.error(), message->GetDescriptor(), schema));
+  }
+  std::vector<std::string> skipped;
+  for (const Complaint& one : complaints.skipped) {
+    if (one.text.find(pb::Empty::descriptor()->full_name()) != std::string::npos) continue;
+    skipped.push_back(sentence(source, one, message->GetDescriptor(), schema));
+  }
+  return skipped;
 }
 
 void parse_piece(const std::string& what, const std::string& text, const Schema& schema, pb::Message* message) {
-  FirstComplaint complaint;
-  if (run_parser(text, &schema, false, message, nullptr, &complaint)) return;
+  Complaints complaints;
+  if (run_parser(text, &schema, false, message, nullptr, &complaints)) return;
   std::string word;
-  const std::string reason = complaint.first ? complaint.first->text : "it is no text format";
-  fail(ErrorKind::config, "{}: {}", what, explain(reason, message->GetDescriptor(), schema, &word));
+  fail(ErrorKind::config, "{}: {}", what, explain(complaints.error().text, message->GetDescriptor(), schema, &word));
 }
 
 std::string print_text(const pb::Message& message, const Schema& schema) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/config/schema.h"
 
@@ -31,6 +32,10 @@ SourceText read_source(const std::filesystem::path& file);
 
 // Fills `message` from the text. Throws Error(config): "job.textproto:12:5: ...".
 void parse_text(SourceText& source, const Schema& schema, Reading reading, google::protobuf::Message* message);
+
+// Reads what the schema knows and returns the rest, one sentence each ("job.textproto:12:5: message ... has no field
+// ..."). A config message that it does not know is let through without its content, and not named.
+std::vector<std::string> parse_known(SourceText& source, const Schema& schema, google::protobuf::Message* message);
 
 // The same for a piece of text without a place: errors open with `what`.
 void parse_piece(const std::string& what, const std::string& text, const Schema& schema,
