@@ -12,6 +12,7 @@
 #include "launcher/job_options.h"
 #include "launcher/local_launch.h"
 #include "launcher/run_folder.h"
+#include "launcher/run_plan.h"
 #include "runtime/base/log.h"
 #include "runtime/base/units.h"
 #include "runtime/checkpoint/run_lock.h"
@@ -74,7 +75,11 @@ int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site&
   const int ranks = static_cast<int>(loaded.job.resolved().ranks());
   make_run_folder(run_dir);
   const RunLock lock(run_dir, [](const std::string& line) { std::fprintf(stderr, "ananke: %s\n", line.c_str()); });
-  resume ? check_resumable(run_dir, loaded) : check_unused(run_dir);
+  if (resume) {
+    check_resumable(run_dir, loaded);
+  } else {
+    check_unused(run_dir);
+  }
   loaded.job.mutable_resolved()->set_started(utc_now());
   write_run_files(run_dir, loaded, site);
   open_log(run_dir / "logs" / "launcher.log", "launcher", LogLevel::info);
@@ -96,7 +101,9 @@ int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site&
 
 int command_run(const std::vector<std::string>& words) {
   po::options_description own("running");
-  own.add_options()("resume", "go on from the newest complete checkpoint of the run folder, where there is one");
+  own.add_options()("resume", "go on from the newest complete checkpoint of the run folder, where there is one")(
+      "dry-run",
+      "print what `check` does and the plan: placement, memory, steps, where it would write and start; then leave");
   po::variables_map values;
   const JobArguments arguments = parse_job_arguments(words, "run", &own, &values);
   if (arguments.help) return 0;
@@ -107,7 +114,10 @@ int command_run(const std::vector<std::string>& words) {
     fail(ErrorKind::config,
          "site '{}' starts workers by srun, which this version does not; use a site with start: LOCAL", site.name());
   }
-  return launch(words, loaded, site, values.count("resume") != 0);
+  const bool resume = values.count("resume") != 0;
+  if (values.count("dry-run") == 0) return launch(words, loaded, site, resume);
+  print_valid(arguments, loaded, site);
+  return print_run_plan(loaded, site, resume);
 }
 
 }  // namespace ananke

@@ -4,9 +4,11 @@
 #include <cstdio>
 #include <sstream>
 
+#include "ananke/site.pb.h"
 #include "launcher/arguments.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/placement.h"
+#include "runtime/config/validate.h"
 #include "runtime/data/document_source.h"
 #include "runtime/engine/optimizer_rules.h"
 
@@ -78,6 +80,16 @@ bool print_instead(const JobArguments& arguments, const LoadedJob& loaded) {
     std::fputs(Placement(table, mesh_of(loaded.job.mesh())).table().c_str(), stdout);
   }
   return arguments.print_config || arguments.print_placement;
+}
+
+void print_valid(const JobArguments& arguments, const LoadedJob& loaded, const Site& site) {
+  const Job& job = loaded.job;
+  std::printf("%s: job '%s' is valid for %u ranks (%s) at site %s\n", arguments.job.file.c_str(), job.name().c_str(),
+              job.resolved().ranks(), to_string(mesh_of(job.mesh())).c_str(), site.name().c_str());
+  for (const std::string& remark : remarks_on(job)) std::printf("note: %s\n", remark.c_str());
+  for (const PluginFile& plugin : job.resolved().plugins()) {
+    std::printf("  %-12s %-20s %s\n", plugin.role().c_str(), plugin.name().c_str(), plugin.path().c_str());
+  }
 }
 
 }  // namespace ananke

@@ -14,6 +14,8 @@ class variables_map;
 
 namespace ananke {
 
+class Site;
+
 struct JobArguments {
   JobOptions job;              // for load_job
   std::string site = "local";  // for load_site
@@ -27,6 +29,9 @@ struct JobArguments {
 JobArguments parse_job_arguments(const std::vector<std::string>& words, const std::string& verb,
                                  const boost::program_options::options_description* own = nullptr,
                                  boost::program_options::variables_map* values = nullptr);
+
+// That the job is valid, for what, and the plugins it would load: what `check` and `run --dry-run` print first.
+void print_valid(const JobArguments& arguments, const LoadedJob& loaded, const Site& site);
 
 // load_job, and then what also can be known before anything starts: every parameter of the model has an optimizer, and
 // every optimizer rule a parameter; the token stores can be read and their tokens are of the model's vocabulary. Throws

@@ -1,6 +1,7 @@
 #include "launcher/run_folder.h"
 
 #include <google/protobuf/text_format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +14,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/run_lock.h"
+#include "runtime/comm/mesh.h"
 #include "runtime/config/job.h"
 #include "runtime/config/resume.h"
 
@@ -34,15 +37,29 @@ void write_file(const Path& path, const std::string& text) {
   file.commit();
 }
 
+[[noreturn]] void refuse_folder(const Path& run_dir, const std::string& why) {
+  fail(ErrorKind::resource, "cannot make the run folder {}: {}; choose another run_dir", run_dir.string(), why);
+}
+
 }  // namespace
+
+void check_run_folder(const Path& run_dir) {
+  Path there = run_dir / "logs";
+  std::error_code ignored;
+  while (there.has_relative_path() && !std::filesystem::exists(there, ignored)) there = there.parent_path();
+  if (!std::filesystem::is_directory(there, ignored)) {
+    refuse_folder(run_dir, fmt::format("{} is no folder", there.string()));
+  }
+  if (::access(there.c_str(), W_OK | X_OK) != 0) {
+    refuse_folder(run_dir, fmt::format("{}: {}", there.string(), std::strerror(errno)));
+  }
+  check_not_held(run_dir);
+}
 
 void make_run_folder(const Path& run_dir) {
   std::error_code error;
   std::filesystem::create_directories(run_dir / "logs", error);
-  if (error) {
-    fail(ErrorKind::resource, "cannot make the run folder {}: {}; choose another run_dir", run_dir.string(),
-         error.message());
-  }
+  if (error) refuse_folder(run_dir, error.message());
 }
 
 void check_unused(const Path& run_dir) {
@@ -61,13 +78,24 @@ void check_unused(const Path& run_dir) {
        run_dir.string(), found.front().step);
 }
 
-void check_resumable(const Path& run_dir, const LoadedJob& job) {
+std::optional<ResumePoint> check_resumable(const Path& run_dir, const LoadedJob& job) {
   const auto found = find_checkpoints(run_dir);
+  if (found.empty()) return std::nullopt;
   const auto newest = std::ranges::find_if(found, &FoundCheckpoint::complete);
-  if (newest == found.end()) return;
+  if (newest == found.end()) {
+    fail(ErrorKind::checkpoint,
+         "none of the {} checkpoints under {} can be used (the newest, of step {}: {}); choose another run_dir "
+         "(--run-dir DIR) to start anew, or put back what is missing",
+         found.size(), run_dir.string(), found.front().step, found.front().problem);
+  }
+  ResumePoint point{newest->folder, newest->step, "", {}};
   Job before;
-  if (!before.ParseFromString(read_index(newest->folder, newest->index_hash).job())) return;
-  changes_of_resume(before, newest->step, job);
+  if (!before.ParseFromString(read_index(newest->folder, newest->index_hash).job())) return point;
+  point.mesh = to_string(mesh_of(before.mesh()));
+  for (const FieldChange& change : changes_of_resume(before, newest->step, job)) {
+    point.changes.push_back(to_string(change));
+  }
+  return point;
 }
 
 bool has_complete_checkpoint(const Path& run_dir) {

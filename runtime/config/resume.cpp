@@ -155,6 +155,10 @@ void Comparison::compare_jobs(const Job& before, const Job& after) {
 
 }  // namespace
 
+std::string to_string(const FieldChange& change) {
+  return fmt::format("{}: {} before, {} now", change.path, change.before, change.after);
+}
+
 std::vector<FieldChange> compare_for_resume(const Job& before, const Job& after, const Schema& schema) {
   Comparison comparison(schema);
   comparison.compare_jobs(before, after);

@@ -18,6 +18,9 @@ struct FieldChange {
   bool refused;  // the schema says fixed_on_resume: model shape, data order
 };
 
+// "training.steps: 20 before, 30 now"
+std::string to_string(const FieldChange& change);
+
 // Both jobs resolved; `schema` knows the plugins of both (a config of an unknown plugin is compared by its bytes).
 // A field that is left out equals one that states its default. `name`, `run_dir` and `resolved` are not compared.
 // Pure, in the order of the schema.

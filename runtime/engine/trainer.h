@@ -27,6 +27,7 @@ class Trainer {
   Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rendezvous, RunControl& control,
           Observer& observer);
 
+  const Schedule& schedule() const { return schedule_; }  // of a step
   // Memory of this rank by purpose.
   std::vector<PlanLine> plan() const;
   // Device, communicators, memory; weights from the seed or the job's initial_weights, or from the newest complete

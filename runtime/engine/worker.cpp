@@ -63,7 +63,7 @@ void print_tables(Trainer& trainer, const Job& job, RunControl& control) {
 std::vector<std::string> changes_since(const LoadedState& checkpoint, const LoadedJob& now) {
   std::vector<std::string> text;
   for (const FieldChange& change : changes_of_resume(*checkpoint.job, checkpoint.progress.step, now)) {
-    text.push_back(fmt::format("{}: {} before, {} now", change.path, change.before, change.after));
+    text.push_back(to_string(change));
   }
   return text;
 }
