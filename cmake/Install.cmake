@@ -1,5 +1,6 @@
 # The install tree: everything is found relative to the program, so it may be copied elsewhere.
 #   bin/ananke  lib/libananke.so  lib/ananke/*.so  include/ananke/  lib/cmake/ananke/  share/ananke/{proto,site,templates}
+#   share/bash-completion/completions/ananke  share/man/man1/ananke.1
 # Plain lib, not lib64: the program looks for its plugins and share/ from there.
 include(CMakePackageConfigHelpers)
 set(share share/ananke)
@@ -27,6 +28,8 @@ install(DIRECTORY ${CMAKE_BINARY_DIR}/proto/ananke ${CMAKE_BINARY_DIR}/generated
 install(DIRECTORY proto/ananke DESTINATION ${share}/proto FILES_MATCHING PATTERN "*.proto")
 install(FILES runtime/plugin/note_section.cpp plugins/README.md DESTINATION ${share})
 install(DIRECTORY plugins/templates site DESTINATION ${share})
+install(FILES ${CMAKE_BINARY_DIR}/share/ananke.bash DESTINATION share/bash-completion/completions RENAME ananke)
+install(FILES ${CMAKE_BINARY_DIR}/share/ananke.1 DESTINATION share/man/man1)
 
 install(EXPORT ananke-targets NAMESPACE ananke:: DESTINATION ${package})
 configure_package_config_file(cmake/ananke-config.cmake.in ${CMAKE_BINARY_DIR}/ananke-config.cmake

@@ -7,13 +7,20 @@
 
 namespace ananke {
 
-int command_check(const std::vector<std::string>& words) {
-  const JobArguments arguments = parse_job_arguments(words, "check");
-  if (arguments.help) return 0;
-  const Site site = load_site(arguments.site);
-  const LoadedJob loaded = load_checked_job(arguments);
-  if (print_instead(arguments, loaded)) return 0;
-  print_valid(arguments, loaded, site);
+int command_check(const Arguments& arguments) {
+  JobArguments job;
+  CommandOptions options(
+      "check", "JOB [options]",
+      "Says whether a job file (*.textproto) is all right here: its fields, files, plugins and data.\n"
+      "Starts nothing and runs no plugin's code. `run --dry-run` does the same, asks the plugins too\n"
+      "and prints the plan.");
+  job.add_to(options);
+  if (!options.read(arguments)) return 0;
+  job.complete(options);
+  const Site site = load_site(job.site);
+  const LoadedJob loaded = load_checked_job(job);
+  if (print_instead(job, loaded)) return 0;
+  print_valid(job, loaded, site);
   return 0;
 }
 

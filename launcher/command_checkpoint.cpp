@@ -105,7 +105,7 @@ void print_tensors(const CheckpointIndex& index) {
 
 }  // namespace
 
-int command_checkpoint_list(const std::vector<std::string>& arguments) {
+int command_checkpoint_list(const Arguments& arguments) {
   std::string folder;
   CommandOptions options("checkpoint list", "RUN_DIR",
                          "Lists a run's checkpoints, newest first: size, age, the mesh that wrote it, and whether it\n"
@@ -118,7 +118,7 @@ int command_checkpoint_list(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-int command_checkpoint_info(const std::vector<std::string>& arguments) {
+int command_checkpoint_info(const Arguments& arguments) {
   std::string folder;
   CommandOptions options("checkpoint info", "FOLDER",
                          "Describes a checkpoint, or the newest complete one of a run folder: the job that wrote it\n"
@@ -146,7 +146,7 @@ int command_checkpoint_info(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-int command_checkpoint_verify(const std::vector<std::string>& arguments) {
+int command_checkpoint_verify(const Arguments& arguments) {
   std::string folder;
   CommandOptions options(
       "checkpoint verify", "FOLDER",

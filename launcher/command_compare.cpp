@@ -23,7 +23,7 @@ std::size_t terminal_width() {
 
 }  // namespace
 
-int command_compare(const std::vector<std::string>& arguments) {
+int command_compare(const Arguments& arguments) {
   std::string a, b;
   bool json = false;
   CommandOptions options("compare", "RUN_A RUN_B [options]",

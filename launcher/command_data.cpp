@@ -5,7 +5,7 @@
 #include <map>
 
 #include "launcher/command.h"
-#include "launcher/data_options.h"
+#include "launcher/command_options.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/units.h"
@@ -16,6 +16,8 @@
 
 namespace ananke {
 namespace {
+
+namespace po = boost::program_options;
 
 // In memory for as many numbers as there are different lengths: fewer than sqrt(2 x tokens).
 void print_lengths(const TokenStore& store) {
@@ -49,15 +51,15 @@ void read_everything(const TokenStore& store) {
 
 }  // namespace
 
-int command_data_info(const std::vector<std::string>& arguments) {
-  std::vector<std::string> files;
+int command_data_info(const Arguments& arguments) {
+  std::string file;
   bool check = false;
-  DataOptions options("info", "FILE");
+  CommandOptions options("data info", "STORE [options]",
+                         "Describes a token store: documents, tokens, tokenizer, source.");
   options.add()("check", po::bool_switch(&check), "read every token and verify all checksums");
-  options.positional("file", files);
+  options.word("STORE", file);
   if (!options.read(arguments)) return 0;
-  if (files.size() != 1) options.misused("exactly one FILE is needed");
-  const TokenStore store(files[0]);
+  const TokenStore store(file);
   const TokenStoreInfo& info = store.info();
   std::printf("token store      %s\n", store.path().c_str());
   std::printf("documents        %llu\n", static_cast<unsigned long long>(info.documents));
@@ -89,7 +91,8 @@ std::string beginning(const TokenStore& store, std::uint64_t document, std::uint
   return json_quoted(tokenizer.decode(tokens));
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const TokenStore& store, const std::string& name, const DataOptions& options) {
+std::unique_ptr<Tokenizer> tokenizer_of(const TokenStore& store, const std::string& name,
+                                        const CommandOptions& options) {
   const TokenStoreInfo& info = store.info();
   if (name.empty() && info.tokenizer != "bytes") {
     options.misused(fmt::format("{} was made by tokenizer {} (hash {}): name its model with --tokenizer FILE",
@@ -105,18 +108,17 @@ std::unique_ptr<Tokenizer> tokenizer_of(const TokenStore& store, const std::stri
 
 }  // namespace
 
-int command_data_head(const std::vector<std::string>& arguments) {
-  std::vector<std::string> files;
-  std::string name;
+int command_data_head(const Arguments& arguments) {
+  std::string file, name;
   std::uint64_t documents = 0, tokens = 0;
-  DataOptions options("head", "FILE");
-  options.add()("documents,n", po::value(&documents)->default_value(5), "how many documents")(
-      "tokens", po::value(&tokens)->default_value(200), "how many tokens of each")(
-      "tokenizer", po::value(&name), "SentencePiece model that made the store; not needed for bytes");
-  options.positional("file", files);
+  CommandOptions options("data head", "STORE [options]", "Prints the first documents of a token store as text.");
+  options.add()("documents,n", po::value(&documents)->value_name("N")->default_value(5), "how many documents")(
+      "tokens", po::value(&tokens)->value_name("N")->default_value(200), "how many tokens of each")(
+      "tokenizer", po::value(&name)->value_name("FILE"),
+      "SentencePiece model that made the store; not needed for bytes");
+  options.word("STORE", file);
   if (!options.read(arguments)) return 0;
-  if (files.size() != 1) options.misused("exactly one FILE is needed");
-  const TokenStore store(files[0]);
+  const TokenStore store(file);
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(store, name, options);
   for (std::uint64_t document = 0; document < std::min(documents, store.info().documents); ++document) {
     const std::uint64_t length = store.length(document);
@@ -127,17 +129,15 @@ int command_data_head(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-int command_data_ngram(const std::vector<std::string>& arguments) {
+int command_data_ngram(const Arguments& arguments) {
   std::string train, held_out;
-  DataOptions options("ngram", "--train FILE --heldout FILE");
-  options.add()("train", po::value(&train), "token store that the models are estimated on")(
-      "heldout", po::value(&held_out), "token store whose targets are scored");
-  if (!options.read(arguments)) {
-    std::printf(
-        "\nCross-entropy of a unigram (add one) and a bigram model (Witten-Bell) on the targets that an "
-        "evaluation would use.\n");
-    return 0;
-  }
+  CommandOptions options(
+      "data ngram", "--train STORE --heldout STORE",
+      "Cross-entropy of a unigram (add one) and a bigram model (Witten-Bell) on the targets that an\n"
+      "evaluation would use.");
+  options.add()("train", po::value(&train)->value_name("STORE"), "token store that the models are estimated on")(
+      "heldout", po::value(&held_out)->value_name("STORE"), "token store whose targets are scored");
+  if (!options.read(arguments)) return 0;
   if (train.empty() || held_out.empty()) options.misused("--train and --heldout are both needed");
   const std::uint64_t vocabulary = TokenStore(train).info().vocabulary_size;
   const auto train_source = open_token_store(train, vocabulary);

@@ -7,12 +7,15 @@
 #include <chrono>
 
 #include "launcher/command.h"
-#include "launcher/data_options.h"
+#include "launcher/command_options.h"
+#include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/data/import_documents.h"
 
 namespace ananke {
 namespace {
+
+namespace po = boost::program_options;
 
 // A line on standard error every half second on a terminal (rewritten in place), every 10 s elsewhere; none for an
 // import that is done before.
@@ -57,15 +60,14 @@ class ProgressLine {
   std::chrono::steady_clock::time_point last_ = begin_;
 };
 
-constexpr const char* details = R"(
-An INPUT or PATH is a file or a folder (its *.txt, *.txt.gz, *.jsonl and *.jsonl.gz, sorted by path).
+constexpr const char* details =
+    R"(An INPUT or PATH is a file or a folder (its *.txt, *.txt.gz, *.jsonl and *.jsonl.gz, sorted by path).
   text        a file is a document
   jsonl       a line is a document: the string in its object's --field
   megatron    NAME.idx with NAME.bin; needs --vocab-size, or the --tokenizer that made it
 With weights (--source PATH:WEIGHT, for all sources) the store is as long as all sources together, and each source's
 share of its tokens is WEIGHT by the sum of all: its documents are repeated in whole rounds, and of the last round
---seed chooses which are taken. Documents longer than 256 KiB are tokenized in pieces, cut at ends of lines.
-)";
+--seed chooses which are taken. Documents longer than 256 KiB are tokenized in pieces, cut at ends of lines.)";
 
 // CPUs that this process may use.
 int usable_cpus() {
@@ -75,7 +77,7 @@ int usable_cpus() {
 }
 
 // "PATH" or "PATH:WEIGHT"; what exists under the whole of it is a path.
-ImportSource parse_source(const std::string& text, const DataOptions& options) {
+ImportSource parse_source(const std::string& text, const CommandOptions& options) {
   std::error_code problem;
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos || std::filesystem::exists(text, problem)) return {text, std::nullopt};
@@ -88,7 +90,7 @@ ImportSource parse_source(const std::string& text, const DataOptions& options) {
   return {text.substr(0, colon), weight};
 }
 
-ImportFormat parse_format(const std::string& name, const DataOptions& options) {
+ImportFormat parse_format(const std::string& name, const CommandOptions& options) {
   if (name == "auto") return ImportFormat::by_name;
   if (name == "text") return ImportFormat::text;
   if (name == "jsonl") return ImportFormat::json_lines;
@@ -96,7 +98,7 @@ ImportFormat parse_format(const std::string& name, const DataOptions& options) {
   options.misused(fmt::format("there is no format '{}'; there are: auto, text, jsonl, megatron", name));
 }
 
-void train(const ImportOptions& import, const TrainTokenizer& training, const DataOptions& options) {
+void train(const ImportOptions& import, const TrainTokenizer& training, const CommandOptions& options) {
   std::error_code problem;
   if (import.tokenizer.empty() || import.tokenizer == "bytes") {
     options.misused("--train-tokenizer needs --tokenizer FILE, the model to write");
@@ -131,31 +133,38 @@ void print_result(const std::string& output, const ImportResult& result) {
 
 }  // namespace
 
-int command_data_import(const std::vector<std::string>& arguments) {
+int command_data_import(const Arguments& arguments) {
   ImportOptions import;
   TrainTokenizer training;
   std::string output, format, train_bytes;
   std::vector<std::string> inputs, sources;
-  DataOptions options("import", "--output FILE [--source PATH[:WEIGHT]]... [INPUT]...");
-  options.add()("output,o", po::value(&output), "token store to write; one that is there is replaced")(
-      "source", po::value(&sources), "PATH or PATH:WEIGHT; may be given several times")(
-      "format", po::value(&format)->default_value("auto"), "auto (by name), text, jsonl or megatron")(
-      "field", po::value(&import.field)->default_value("text"), "field of JSON lines that holds the text")(
-      "tokenizer", po::value(&import.tokenizer),
+  CommandOptions options(
+      "data import", "--output FILE [--source PATH[:WEIGHT]]... [INPUT]...",
+      "Makes a token store of text, JSON lines or Megatron's data sets. It gets its name when it is\n"
+      "whole: an import that is ended leaves nothing behind.");
+  options.add()("output,o", po::value(&output)->value_name("FILE"),
+                "token store to write; one that is there is replaced")(
+      "source", po::value(&sources)->value_name("PATH"), "PATH or PATH:WEIGHT; may be given several times")(
+      "format", po::value(&format)->value_name("auto|text|jsonl|megatron")->default_value("auto"),
+      "what the inputs are; auto: by their names")("field",
+                                                   po::value(&import.field)->value_name("NAME")->default_value("text"),
+                                                   "field of JSON lines that holds the text")(
+      "tokenizer", po::value(&import.tokenizer)->value_name("FILE"),
       "bytes (default: a token is a byte, token 256 ends a document), or a SentencePiece model's file")(
-      "train-tokenizer", po::value(&training.vocabulary_size),
+      "train-tokenizer", po::value(&training.vocabulary_size)->value_name("N"),
       "first train a SentencePiece model of so many tokens on the sources, into the file that --tokenizer names")(
-      "train-type", po::value(&training.type)->default_value("bpe"), "bpe or unigram")(
-      "train-bytes", po::value(&train_bytes)->default_value("64 MiB"), "text to train on at most")(
-      "jobs,j", po::value(&import.jobs)->default_value(usable_cpus()), "tokenizers at work at once")(
-      "seed", po::value(&import.seed)->default_value(0), "chooses documents for weights, and text to train on")(
-      "vocab-size", po::value(&import.vocabulary_size), "megatron: how many tokens there are")(
-      "eos-id", po::value(&import.eos_id)->default_value(-1), "megatron: the token that ends documents; -1: none");
-  options.positional("input", inputs);
-  if (!options.read(arguments)) {
-    std::printf("%s", details);
-    return 0;
-  }
+      "train-type", po::value(&training.type)->value_name("bpe|unigram")->default_value("bpe"),
+      "what kind of model to train")(
+      "train-bytes", po::value(&train_bytes)->value_name("SIZE")->default_value("64 MiB"), "text to train on at most")(
+      "jobs,j", po::value(&import.jobs)->value_name("N")->default_value(usable_cpus(), "one per CPU"),
+      "tokenizers at work at once")("seed", po::value(&import.seed)->value_name("N")->default_value(0),
+                                    "chooses documents for weights, and text to train on")(
+      "vocab-size", po::value(&import.vocabulary_size)->value_name("N"), "megatron: how many tokens there are")(
+      "eos-id", po::value(&import.eos_id)->value_name("ID")->default_value(-1),
+      "megatron: the token that ends documents; -1: none");
+  options.words("INPUT", inputs);
+  options.details(details);
+  if (!options.read(arguments)) return 0;
   if (output.empty()) options.misused("--output is missing");
   import.format = parse_format(format, options);
   for (const std::string& source : sources) import.sources.push_back(parse_source(source, options));

@@ -65,7 +65,7 @@ std::string model_block(const Model& model) {
 
 }  // namespace
 
-int command_export(const std::vector<std::string>& arguments) {
+int command_export(const Arguments& arguments) {
   std::string from, output, dtype, shard_size;
   CommandOptions options(
       "export", "CHECKPOINT_OR_RUN_DIR --output FOLDER [options]",
@@ -94,7 +94,7 @@ int command_export(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-int command_import(const std::vector<std::string>& arguments) {
+int command_import(const Arguments& arguments) {
   std::string folder;
   bool print_model = false;
   CommandOptions options(

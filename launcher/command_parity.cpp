@@ -1,9 +1,8 @@
 // ananke parity: our model against a recorded Hugging Face case.
-#include <boost/program_options.hpp>
 #include <cstdio>
-#include <sstream>
 
 #include "launcher/command.h"
+#include "launcher/command_options.h"
 #include "runtime/base/error.h"
 #include "runtime/engine/parity.h"
 
@@ -12,18 +11,17 @@ namespace {
 
 namespace po = boost::program_options;
 
-po::options_description describe(ParityOptions& options) {
-  po::options_description visible("options");
-  auto add = visible.add_options();
-  add("help,h", "this text");
-  add("ranks", po::value(&options.ranks)->default_value(1), "ranks, as threads; rows are dealt to them in turn");
-  add("replicate", po::value(&options.replicate)->default_value(1), "whole copies among the ranks");
+void add_options(CommandOptions& to, ParityOptions& options) {
+  auto add = to.add();
+  add("ranks", po::value(&options.ranks)->value_name("N")->default_value(1),
+      "ranks, as threads; rows are dealt to them in turn");
+  add("replicate", po::value(&options.replicate)->value_name("N")->default_value(1), "whole copies among the ranks");
   add("recompute", po::bool_switch(&options.recompute), "recompute every block before its backward");
-  add("logits-tolerance", po::value(&options.logits_tolerance)->default_value(2e-5, "2e-5"), "absolute");
-  add("loss-tolerance", po::value(&options.loss_tolerance)->default_value(1e-6, "1e-6"), "absolute");
-  add("gradient-tolerance", po::value(&options.gradient_tolerance)->default_value(1e-4, "1e-4"),
+  add("logits-tolerance", po::value(&options.logits_tolerance)->value_name("X")->default_value(2e-5, "2e-5"),
+      "absolute");
+  add("loss-tolerance", po::value(&options.loss_tolerance)->value_name("X")->default_value(1e-6, "1e-6"), "absolute");
+  add("gradient-tolerance", po::value(&options.gradient_tolerance)->value_name("X")->default_value(1e-4, "1e-4"),
       "of a tensor's largest element");
-  return visible;
 }
 
 void print(const std::vector<ParityLine>& lines) {
@@ -36,31 +34,17 @@ void print(const std::vector<ParityLine>& lines) {
 
 }  // namespace
 
-int command_parity(const std::vector<std::string>& arguments) {
+int command_parity(const Arguments& arguments) {
   ParityOptions options;
   std::string folder, case_file;
-  const po::options_description visible = describe(options);
-  po::options_description all;
-  all.add(visible).add_options()("folder", po::value(&folder))("case", po::value(&case_file));
-  po::positional_options_description places;
-  places.add("folder", 1).add("case", 1);
-  po::variables_map values;
-  try {
-    po::store(po::command_line_parser(arguments).options(all).positional(places).run(), values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    fail(ErrorKind::usage, "parity: {}; `ananke parity --help` lists the options", error.what());
-  }
-  if (values.count("help") || folder.empty()) {
-    std::printf(
-        "usage: ananke parity HF_FOLDER [CASE.safetensors] [options]\n\nRuns the folder's model (config.json, "
-        "safetensors) on the case's input_ids and compares logits, loss and every grad.* with the case.\nThe "
-        "case is HF_FOLDER/case.safetensors where it is not given.\n\n");
-    std::ostringstream text;
-    text << visible;
-    std::printf("%s", text.str().c_str());
-    return values.count("help") ? 0 : static_cast<int>(ErrorKind::usage);
-  }
+  CommandOptions command("parity", "HF_FOLDER [CASE_FILE] [options]",
+                         "Runs the folder's model (config.json, safetensors) on the case's input_ids and compares\n"
+                         "logits, loss and every grad.* with the case, a safetensors file. The case is\n"
+                         "HF_FOLDER/case.safetensors where it is not given. Exit code 7 past a tolerance.");
+  add_options(command, options);
+  command.word("HF_FOLDER", folder);
+  command.word("CASE_FILE", case_file, false);
+  if (!command.read(arguments)) return 0;
   options.folder = folder;
   options.case_file = case_file.empty() ? options.folder / "case.safetensors" : std::filesystem::path(case_file);
   const std::vector<ParityLine> lines = run_parity(options);

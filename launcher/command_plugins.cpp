@@ -1,12 +1,11 @@
 // `ananke plugins`: what is found on the search path, and what was refused and why. `ananke plugins info FILE`: what a
 // plugin's note says, its config's fields included. Nothing is loaded.
 #include <algorithm>
-#include <boost/program_options.hpp>
 #include <cstdio>
 
 #include "ananke/plugin.pb.h"
-#include "launcher/arguments.h"
 #include "launcher/command.h"
+#include "launcher/command_options.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
 #include "runtime/config/describe.h"
@@ -16,23 +15,6 @@
 
 namespace ananke {
 namespace {
-
-namespace po = boost::program_options;
-
-// True where --help was asked for, after printing it.
-bool read_words(const std::vector<std::string>& words, const char* usage, std::string* file) {
-  po::options_description options("options");
-  options.add_options()("help,h", "print this");
-  po::positional_options_description positions;
-  if (file != nullptr) {
-    options.add_options()("file", po::value(file), "a plugin's file, or the name of one on the search path");
-    positions.add("file", 1);
-  }
-  po::variables_map values;
-  read_arguments(words, options, positions, &values);
-  if (values.count("help") != 0) std::printf("%s", usage);
-  return values.count("help") != 0;
-}
 
 std::filesystem::path find_plugin_file(const std::string& word) {
   if (word.find('/') != std::string::npos || std::filesystem::exists(word)) return word;
@@ -48,14 +30,18 @@ std::filesystem::path find_plugin_file(const std::string& word) {
 
 }  // namespace
 
-int command_plugins(const std::vector<std::string>& words) {
-  if (read_words(words,
-                 "usage: ananke plugins\n       ananke plugins info FILE\n\nLists the plugins found in "
-                 "ANANKE_PLUGIN_PATH and beside the runtime.\n",
-                 nullptr)) {
+int command_plugins(const Arguments& arguments) {
+  bool names = false;
+  CommandOptions options("plugins", "[options]",
+                         "Lists the plugins found in ANANKE_PLUGIN_PATH and beside the runtime, and the files refused\n"
+                         "with the reason. None is loaded.");
+  options.add()("names", boost::program_options::bool_switch(&names), "print names only, one a line");
+  if (!options.read(arguments)) return 0;
+  const PluginCatalog catalog(plugin_search_path());
+  if (names) {
+    for (const FoundPlugin& plugin : catalog.found()) std::printf("%s\n", plugin.note->name().c_str());
     return 0;
   }
-  const PluginCatalog catalog(plugin_search_path());
   std::printf("plugins in %s:\n", list_of(catalog.folders()).c_str());
   std::size_t width = 4;
   for (const FoundPlugin& plugin : catalog.found()) width = std::max(width, plugin.note->name().size());
@@ -72,11 +58,13 @@ int command_plugins(const std::vector<std::string>& words) {
   return 0;
 }
 
-int command_plugins_info(const std::vector<std::string>& words) {
+int command_plugins_info(const Arguments& arguments) {
   std::string word;
-  if (read_words(words, "usage: ananke plugins info FILE\n\nFILE is a plugin's .so, or a plugin's name.\n", &word))
-    return 0;
-  if (word.empty()) fail(ErrorKind::usage, "name the plugin: ananke plugins info FILE");
+  CommandOptions options("plugins info", "PLUGIN",
+                         "Describes a plugin, by its name or its .so file: what it does and every field of its config\n"
+                         "with default and limits. It is not loaded.");
+  options.word("PLUGIN", word);
+  if (!options.read(arguments)) return 0;
   const std::filesystem::path file = find_plugin_file(word);
   const auto note = std::make_shared<const PluginNote>(read_note(file));
   std::string text =

@@ -44,17 +44,23 @@ constexpr std::array<Role, 9> roles = {{
     {"check", nullptr, "this version uses no plugins of that role"},
 }};
 
+std::string offered_roles(const char* between) {
+  std::string list;
+  for (const Role& role : roles) {
+    if (role.description != nullptr) list += (list.empty() ? "" : between) + std::string(role.name);
+  }
+  return list;
+}
+
 const Role& role_of(const std::string& name) {
-  std::vector<std::string> known, offered;
+  std::vector<std::string> known;
   for (const Role& role : roles) {
     if (role.name == name && role.description != nullptr) return role;
     if (role.name == name) fail(ErrorKind::usage, "there is no template of role {}: {}", name, role.refusal);
     known.emplace_back(role.name);
-    if (role.description != nullptr) offered.emplace_back(role.name);
   }
-  std::string list;
-  for (const std::string& one : offered) list += (list.empty() ? "" : ", ") + one;
-  fail(ErrorKind::usage, "'{}' is no role{}; templates are there for {}", name, suggestion(name, known), list);
+  fail(ErrorKind::usage, "'{}' is no role{}; templates are there for {}", name, suggestion(name, known),
+       offered_roles(", "));
 }
 
 // "my_lion" -> "MyLion".
@@ -142,15 +148,15 @@ void print_next_steps(const std::string& name, const fs::path& output) {
 
 }  // namespace
 
-int command_plugins_new(const std::vector<std::string>& arguments) {
+int command_plugins_new(const Arguments& arguments) {
   std::string name, role_name, folder;
   CommandOptions options(
       "plugins new", "NAME --role ROLE [--output DIR]",
       "Writes a plugin of your own, outside this tree: sources, test, job and CMake, ready to build.\n"
       "NAME is lower-case letters, digits and _.");
   options.word("NAME", name);
-  options.add()("role", po::value(&role_name)->value_name("ROLE"),
-                "what it is: optimizer, observer, batches, activations or experts")(
+  const std::string offered = offered_roles("|");
+  options.add()("role", po::value(&role_name)->value_name(offered), "what it is")(
       "output", po::value(&folder)->value_name("DIR"), "folder to write; default: ./NAME");
   if (!options.read(arguments)) return 0;
   if (role_name.empty()) options.misused(fmt::format("say what {} is: --role ROLE", name));

@@ -99,24 +99,28 @@ int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site&
 
 }  // namespace
 
-int command_run(const std::vector<std::string>& words) {
-  po::options_description own("running");
-  own.add_options()("resume", "go on from the newest complete checkpoint of the run folder, where there is one")(
-      "dry-run",
+int command_run(const Arguments& arguments) {
+  JobArguments job;
+  bool resume = false, dry_run = false;
+  CommandOptions options("run", "JOB [options]",
+                         "Trains what a job file (*.textproto) says: starts its workers on this machine and waits for\n"
+                         "them. INT or TERM stops it after a step and a checkpoint.");
+  job.add_to(options);
+  options.add()("resume", po::bool_switch(&resume),
+                "go on from the newest complete checkpoint of the run folder, where there is one")(
+      "dry-run", po::bool_switch(&dry_run),
       "print what `check` does and the plan: placement, memory, steps, where it would write and start; then leave");
-  po::variables_map values;
-  const JobArguments arguments = parse_job_arguments(words, "run", &own, &values);
-  if (arguments.help) return 0;
-  const Site site = load_site(arguments.site);
-  LoadedJob loaded = load_checked_job(arguments);
-  if (print_instead(arguments, loaded)) return 0;
+  if (!options.read(arguments)) return 0;
+  job.complete(options);
+  const Site site = load_site(job.site);
+  LoadedJob loaded = load_checked_job(job);
+  if (print_instead(job, loaded)) return 0;
   if (site.start() != Site::LOCAL) {
     fail(ErrorKind::config,
          "site '{}' starts workers by srun, which this version does not; use a site with start: LOCAL", site.name());
   }
-  const bool resume = values.count("resume") != 0;
-  if (values.count("dry-run") == 0) return launch(words, loaded, site, resume);
-  print_valid(arguments, loaded, site);
+  if (!dry_run) return launch(arguments.words, loaded, site, resume);
+  print_valid(job, loaded, site);
   return print_run_plan(loaded, site, resume);
 }
 

@@ -25,13 +25,13 @@ namespace {
 
 namespace po = boost::program_options;
 
-struct Arguments {
+struct WorkerArguments {
   std::filesystem::path job, site;
   std::string owner;
   bool resume = false;
 };
 
-Arguments parse(const std::vector<std::string>& words) {
+WorkerArguments parse(const std::vector<std::string>& words) {
   po::options_description options;
   options.add_options()("job", po::value<std::string>())("site", po::value<std::string>())("resume", "")(
       "owner", po::value<std::string>()->default_value(""));
@@ -59,7 +59,7 @@ bool is_standard_error(const std::filesystem::path& file) {
   return std::filesystem::equivalent("/proc/self/fd/2", file, different);
 }
 
-void open_rank_log(const Arguments& arguments, int rank) {
+void open_rank_log(const WorkerArguments& arguments, int rank) {
   const std::filesystem::path logs = arguments.job.parent_path() / "logs";
   std::filesystem::create_directories(logs);
   const std::filesystem::path file = logs / fmt::format("rank-{}.log", rank);
@@ -91,7 +91,7 @@ std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlin
 }
 
 // The exit code. The launcher hears of a failure before this process ends.
-int work(const Arguments& arguments, const Site& site, const Identity& me, ControlClient& control,
+int work(const WorkerArguments& arguments, const Site& site, const Identity& me, ControlClient& control,
          const std::shared_ptr<CallTrail>& trail) {
   const auto report = [&](ErrorKind kind, const std::string& message) {
     log_error("{}", message);
@@ -116,21 +116,21 @@ int work(const Arguments& arguments, const Site& site, const Identity& me, Contr
 
 }  // namespace
 
-int command_worker(const std::vector<std::string>& words) {
+int command_worker(const Arguments& arguments) {
   WorkerSignals signals;  // before there are other threads
   std::signal(SIGPIPE, SIG_IGN);
   const LastWords last_words;
-  const Arguments arguments = parse(words);
-  const Site site = load_site(arguments.site);
+  const WorkerArguments worker = parse(arguments.words);
+  const Site site = load_site(worker.site);
   const ControlDeadlines deadlines = control_deadlines(site);
   const Identity me = identify(deadlines.join);
-  open_rank_log(arguments, me.rank);
+  open_rank_log(worker, me.rank);
   log_info("rank {} of {} on {} (local {} of {}, node {}), process {}, by {}", me.rank, me.size, me.host, me.local_rank,
            me.local_size, me.node_index, getpid(), me.source);
   const auto trail = std::make_shared<CallTrail>();
   const std::unique_ptr<ControlClient> control = join_job(me, deadlines, trail);
   signals.tell(*control);
-  const int code = work(arguments, site, me, *control, trail);
+  const int code = work(worker, site, me, *control, trail);
   signals.forget();
   log_info("leaving with code {}", code);
   return code;

@@ -3,23 +3,25 @@
 namespace ananke {
 
 // Each is defined in the file of its name.
-int command_check(const std::vector<std::string>& arguments);
-int command_checkpoint_info(const std::vector<std::string>& arguments);
-int command_checkpoint_list(const std::vector<std::string>& arguments);
-int command_checkpoint_verify(const std::vector<std::string>& arguments);
-int command_compare(const std::vector<std::string>& arguments);
-int command_data_head(const std::vector<std::string>& arguments);
-int command_data_import(const std::vector<std::string>& arguments);
-int command_data_info(const std::vector<std::string>& arguments);
-int command_data_ngram(const std::vector<std::string>& arguments);
-int command_export(const std::vector<std::string>& arguments);
-int command_import(const std::vector<std::string>& arguments);
-int command_parity(const std::vector<std::string>& arguments);
-int command_plugins(const std::vector<std::string>& arguments);
-int command_plugins_info(const std::vector<std::string>& arguments);
-int command_plugins_new(const std::vector<std::string>& arguments);
-int command_run(const std::vector<std::string>& arguments);
-int command_worker(const std::vector<std::string>& arguments);
+int command_check(const Arguments& arguments);
+int command_checkpoint_info(const Arguments& arguments);
+int command_checkpoint_list(const Arguments& arguments);
+int command_checkpoint_verify(const Arguments& arguments);
+int command_compare(const Arguments& arguments);
+int command_completion(const Arguments& arguments);
+int command_data_head(const Arguments& arguments);
+int command_data_import(const Arguments& arguments);
+int command_data_info(const Arguments& arguments);
+int command_data_ngram(const Arguments& arguments);
+int command_export(const Arguments& arguments);
+int command_import(const Arguments& arguments);
+int command_man(const Arguments& arguments);
+int command_parity(const Arguments& arguments);
+int command_plugins(const Arguments& arguments);
+int command_plugins_info(const Arguments& arguments);
+int command_plugins_new(const Arguments& arguments);
+int command_run(const Arguments& arguments);
+int command_worker(const Arguments& arguments);
 
 std::span<const Command> all_commands() {
   static constexpr Command commands[] = {
@@ -39,6 +41,8 @@ std::span<const Command> all_commands() {
       {"export", "write a checkpoint's weights as a Hugging Face folder", command_export},
       {"import", "check a Hugging Face folder that training shall start from, and print its model", command_import},
       {"parity", "compare a Hugging Face model's logits, loss and gradients with a recorded case", command_parity},
+      {"completion", "print the completion of this command line for bash", command_completion},
+      {"man", "print the man page", command_man},
       {"worker", "one rank of a job; started by `ananke run`", command_worker, true},
   };
   return commands;

@@ -16,49 +16,27 @@ namespace ananke {
 
 namespace po = boost::program_options;
 
-JobArguments parse_job_arguments(const std::vector<std::string>& words, const std::string& verb,
-                                 const po::options_description* own, po::variables_map* values) {
-  JobArguments arguments;
-  long long ranks = 0;
-  std::string run_dir, file;
-  po::options_description options("options");
-  options.add_options()                                                                                            //
-      ("ranks", po::value(&ranks)->value_name("N"), "number of workers; default: as many as the job's mesh says")  //
-      ("site", po::value(&arguments.site)->value_name("NAME"), "site profile, by name or file; default: local")    //
-      ("set", po::value(&arguments.job.overrides)->composing()->value_name("PATH=VALUE"),
+void JobArguments::add_to(CommandOptions& options) {
+  options.word("JOB", file_);
+  options.add()                                                                                                     //
+      ("ranks", po::value(&ranks_)->value_name("N"), "number of workers; default: as many as the job's mesh says")  //
+      ("site", po::value(&site)->value_name("SITE"), "site profile, by name or file; default: local")               //
+      ("set", po::value(&job.overrides)->composing()->value_name("PATH=VALUE"),
        "change a field of the job, for example model.hidden_size=128 or plugins.adamw.lr=1e-3; may be repeated")  //
-      ("run-dir", po::value(&run_dir)->value_name("DIR"), "the run folder: short for --set run_dir=DIR")          //
-      ("print-config", "print the resolved job and leave")                                                        //
-      ("print-placement", "print which rank owns which part of every unit of parameters and leave")               //
-      ("help,h", "print this");
-  if (own != nullptr) options.add(*own);
-  po::options_description all;
-  all.add(options).add_options()("job", po::value(&file));
-  po::positional_options_description positions;
-  positions.add("job", 1);
+      ("run-dir", po::value(&run_dir_)->value_name("DIR"), "the run folder: short for --set run_dir=DIR")         //
+      ("print-config", po::bool_switch(&print_config), "print the resolved job and leave")                        //
+      ("print-placement", po::bool_switch(&print_placement),
+       "print which rank owns which part of every unit of parameters and leave");
+}
 
-  po::variables_map own_values;
-  po::variables_map& map = values != nullptr ? *values : own_values;
-  read_arguments(words, all, positions, &map);
-  if (map.count("help") != 0) {
-    std::ostringstream text;
-    text << options;
-    std::printf("usage: ananke %s JOB [options]\n\nJOB is a job file (*.textproto).\n\n%s", verb.c_str(),
-                text.str().c_str());
-    arguments.help = true;
-    return arguments;
-  }
-  if (file.empty()) fail(ErrorKind::usage, "name the job: ananke {} JOB [options]", verb);
+void JobArguments::complete(const CommandOptions& options) {
   constexpr long long most = 1 << 20;
-  if (map.count("ranks") != 0 && (ranks < 1 || ranks > most)) {
-    fail(ErrorKind::usage, "--ranks {} is no number of workers; give 1 to {}", ranks, most);
+  if (options.given("ranks") && (ranks_ < 1 || ranks_ > most)) {
+    fail(ErrorKind::usage, "--ranks {} is no number of workers; give 1 to {}", ranks_, most);
   }
-  arguments.job.file = file;
-  arguments.job.ranks = static_cast<std::uint32_t>(ranks);
-  if (map.count("run-dir") != 0) arguments.job.overrides.push_back("run_dir=" + run_dir);
-  arguments.print_config = map.count("print-config") != 0;
-  arguments.print_placement = map.count("print-placement") != 0;
-  return arguments;
+  job.file = file_;
+  job.ranks = static_cast<std::uint32_t>(ranks_);
+  if (options.given("run-dir")) job.overrides.push_back("run_dir=" + run_dir_);
 }
 
 LoadedJob load_checked_job(const JobArguments& arguments) {

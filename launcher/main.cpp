@@ -26,7 +26,8 @@ int dispatch(const std::vector<std::string>& words) {
     if (words.size() < length) continue;
     const std::string verb = length == 2 ? words[0] + " " + words[1] : words[0];
     for (const Command& command : all_commands()) {
-      if (verb == command.name) return command.run({words.begin() + static_cast<std::ptrdiff_t>(length), words.end()});
+      if (verb != command.name) continue;
+      return command.run(std::vector<std::string>(words.begin() + static_cast<std::ptrdiff_t>(length), words.end()));
     }
   }
   fail(ErrorKind::usage, "there is no command '{}'; `ananke --help` lists them", words[0]);

@@ -34,10 +34,10 @@ TEST(CommandData, RefusesWrongUse) {
   EXPECT_NAMES(misused("import", {"--output", "x.h5", "--source", "none.txt:heavy"}), "no number follows");
   EXPECT_NAMES(misused("import", {"--output", "x.h5", "--jobs", "0", "a.txt"}), "--jobs 0");
   EXPECT_NAMES(misused("import", {"--output", "x.h5", "--train-tokenizer", "300", "a.txt"}), "the model to write");
-  EXPECT_NAMES(misused("head", {}), "exactly one FILE");
+  EXPECT_NAMES(misused("head", {}), "exactly one STORE");
   EXPECT_NAMES(misused("import", {"--outptu", "x.h5", "a.txt"}), "--output");
-  EXPECT_NAMES(misused("info", {}), "exactly one FILE");
-  EXPECT_NAMES(misused("info", {"a", "b"}), "exactly one FILE");
+  EXPECT_NAMES(misused("info", {}), "exactly one STORE");
+  EXPECT_NAMES(misused("info", {"a", "b"}), "exactly one STORE");
   EXPECT_NAMES(misused("ngram", {"--train", "x.h5"}), "both needed");
 }
 
@@ -48,9 +48,10 @@ TEST(CommandData, TrainsATokenizerImportsAndShowsTheText) {
   for (int i = 0; i < 300; ++i) text += fmt::format("the cat number {} sat on \"the mat\"\n", i);
   for (const char* name : {"a.txt", "b.txt"}) folder.write(name, text);
   const std::string store = (folder / "t.h5").string(), model = (folder / "m.model").string();
-  const std::vector<std::string> import = {"--tokenizer", model, "--output", store, "--source",
-                                           (folder / "a.txt").string() + ":3", "--source",
-                                           (folder / "b.txt").string() + ":1"};
+  const std::vector<std::string> import = {"--tokenizer", model,
+                                           "--output",    store,
+                                           "--source",    (folder / "a.txt").string() + ":3",
+                                           "--source",    (folder / "b.txt").string() + ":1"};
   std::vector<std::string> trained = import;
   trained.insert(trained.end(), {"--train-tokenizer", "300"});
   const std::string output = output_of("import", trained);

@@ -2,22 +2,27 @@
 
 #include <gtest/gtest.h>
 
-#include <boost/program_options.hpp>
-
 #include "tests/expect_error.h"
 #include "tests/runtime/comm/small_model.h"
 
 namespace ananke {
 namespace {
 
-JobArguments parse(const std::vector<std::string>& words) { return parse_job_arguments(words, "check"); }
+JobArguments parse(const std::vector<std::string>& words) {
+  JobArguments job;
+  CommandOptions options("check", "JOB [options]", "checks");
+  job.add_to(options);
+  EXPECT_TRUE(options.read(words));
+  job.complete(options);
+  return job;
+}
 
 TEST(JobOptions, RefuseWhatTheyDoNotKnowNamingTheNearest) {
   EXPECT_ERROR(parse({"--rank", "4", "job"}), ErrorKind::usage, "'--rank'", "did you mean '--ranks'?");
   EXPECT_ERROR(parse({"job", "--print_config"}), ErrorKind::usage, "did you mean '--print-config'?");
   EXPECT_ERROR(parse({"job", "--print"}), ErrorKind::usage, "'--print'");  // no abbreviations
-  EXPECT_ERROR(parse({"job", "another"}), ErrorKind::usage, "too many");
-  EXPECT_ERROR(parse({}), ErrorKind::usage, "name the job", "ananke check JOB");
+  EXPECT_ERROR(parse({"job", "another"}), ErrorKind::usage, "2 words", "exactly one JOB");
+  EXPECT_ERROR(parse({}), ErrorKind::usage, "exactly one JOB", "ananke check JOB");
   EXPECT_ERROR(parse({"job", "--set"}), ErrorKind::usage, "--set");
   for (const char* ranks : {"0", "-1", "1048577", "99999999999999999999", "four", ""}) {
     EXPECT_ERROR(parse({"job", "--ranks", ranks}), ErrorKind::usage, "--ranks");
@@ -53,15 +58,6 @@ TEST(JobOptions, PrintThePlacement) {
   const std::string text = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(text.find("placement on replicate 1 x shard 4 (expert_shard 2 x expert 2): 4 units"), std::string::npos);
   EXPECT_NE(text.find("layer.0.experts"), std::string::npos) << text;
-}
-
-TEST(JobOptions, LeaveRoomForACommandsOwn) {
-  namespace po = boost::program_options;
-  po::options_description own("own");
-  own.add_options()("resume", "go on");
-  po::variables_map values;
-  parse_job_arguments({"job", "--resume"}, "run", &own, &values);
-  EXPECT_EQ(values.count("resume"), 1u);
 }
 
 }  // namespace

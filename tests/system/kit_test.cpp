@@ -64,6 +64,9 @@ TEST_F(Kit, InstallationFindsItsOwnPluginsAndSites) {
   const std::string found = shell(ananke().string() + " plugins");
   EXPECT_NE(found.find((prefix() / "lib/ananke/fsdp.so").string()), std::string::npos) << found;
   EXPECT_EQ(found.find(ANANKE_BINARY_DIR), std::string::npos) << found;
+  for (const char* file : {"share/bash-completion/completions/ananke", "share/man/man1/ananke.1"}) {
+    EXPECT_GT(text_of(prefix() / file).size(), 1000u) << file;
+  }
   shell(ananke().string() + " check --site local " +
         (prefix() / "share/ananke/site/local/jobs/smoke.textproto").string());
 }
