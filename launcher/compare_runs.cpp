@@ -17,7 +17,6 @@ namespace ananke {
 namespace {
 
 using Path = std::filesystem::path;
-using google::protobuf::FieldDescriptor;
 
 struct Run {
   RunSummary summary;
@@ -73,24 +72,32 @@ double median_of(const std::vector<const StepRecord*>& steps, Value value) {
   return median(std::move(values));
 }
 
-// Every field of a step's record that counts bytes is a row: new ones need no change here.
+// What a step moves, by resource, axis and direction: "network shard gather".
+std::map<std::string, double> traffic_of(const StepRecord& step) {
+  std::map<std::string, double> bytes;
+  for (const TrafficRecord& one : step.traffic()) {
+    bytes[one.resource() + " " + one.axis() + " " + one.direction()] += static_cast<double>(one.bytes());
+  }
+  return bytes;
+}
+
+void add_resource(const std::string& name, double bytes, RunSummary* summary) {
+  ResourceUse* use = summary->add_resources();
+  use->set_name(name);
+  use->set_bytes(static_cast<std::uint64_t>(bytes));
+}
+
 void add_resources(const RunRecords& records, const std::vector<const StepRecord*>& measured, RunSummary* summary) {
-  const auto* descriptor = StepRecord::descriptor();
-  for (int i = 0; i < descriptor->field_count(); ++i) {
-    const FieldDescriptor* field = descriptor->field(i);
-    const std::string ending = "_bytes";
-    if (!field->name().ends_with(ending) || field->cpp_type() != FieldDescriptor::CPPTYPE_UINT64) continue;
-    const auto bytes = [&](const StepRecord& step) { return step.GetReflection()->GetUInt64(step, field); };
-    ResourceUse* use = summary->add_resources();
-    use->set_name(field->name().substr(0, field->name().size() - ending.size()));
-    if (field->number() == StepRecord::kMemoryBytesFieldNumber) {
-      std::uint64_t most = 0;
-      for (const auto& [number, step] : records.steps) most = std::max(most, bytes(step));
-      use->set_bytes(most);
-    } else {
-      const auto value = [&](const StepRecord& step) { return static_cast<double>(bytes(step)); };
-      use->set_bytes(static_cast<std::uint64_t>(median_of(measured, value)));
-    }
+  std::uint64_t most = 0;
+  for (const auto& [number, step] : records.steps) most = std::max(most, step.memory_bytes());
+  add_resource("memory", static_cast<double>(most), summary);
+  std::map<std::string, std::vector<double>> traffic;  // of the measured steps
+  for (const StepRecord* step : measured) {
+    for (const auto& [name, bytes] : traffic_of(*step)) traffic[name].push_back(bytes);
+  }
+  for (auto& [name, bytes] : traffic) {
+    bytes.resize(measured.size());  // a step without it has moved nothing
+    add_resource(name, median(std::move(bytes)), summary);
   }
 }
 
@@ -110,7 +117,8 @@ void summarise_job(const Job& job, RunSummary* summary) {
   summary->set_job(job.name());
   summary->set_steps(job.training().steps());
   summary->set_ranks(job.resolved().ranks());
-  summary->set_parameters(static_cast<std::uint64_t>(ParameterTable(job.model()).total()));
+  const bool complete = job.model().has_head_dim() && job.model().has_num_key_value_heads();  // else of another version
+  if (complete) summary->set_parameters(static_cast<std::uint64_t>(ParameterTable(job.model()).total()));
 }
 
 void note_records(const RunRecords& records, const std::string& name, std::vector<std::string>* notes) {
@@ -132,19 +140,17 @@ Run read_run(const std::string& name, const Path& run_dir) {
     fail(ErrorKind::data, "{} is a file; name the run's folder{}", run_dir.string(),
          run_dir.has_parent_path() ? ", perhaps " + run_dir.parent_path().string() : "");
   }
-  const Path job_file = run_dir / "job.textproto";
   Run run;
   run.records = read_run_records(run_dir);
-  if (!std::filesystem::exists(job_file, ignored) && !run.records.found) {
-    fail(ErrorKind::data, "{} is no run's folder: it has neither job.textproto nor steps.jsonl", run_dir.string());
-  }
   run.summary.set_run_dir(run_dir.string());
   try {
-    run.job = read_recorded_job(job_file);
+    run.job = read_recorded_job(run_dir / "job.textproto");
     for (const std::string& what : run.job->not_read) run.notes.push_back(name + ": " + what);
     summarise_job(run.job->job, &run.summary);
   } catch (const Error& error) {
-    run.job.reset();
+    if (!run.records.found) {
+      fail(ErrorKind::data, "{} is no run's folder: it has no steps.jsonl, and {}", run_dir.string(), error.what());
+    }
     run.notes.push_back(fmt::format("{}: the configuration cannot be compared: {}", name, error.what()));
   }
   note_records(run.records, name, &run.notes);

@@ -169,7 +169,24 @@ std::string evaluations_text(const RunComparison& comparison) {
 std::string ratio_text(double a, double b) { return a > 0 && b > 0 ? fmt::format("{:.3f}", b / a) : none; }
 
 std::string resource_title(const std::string& name) {
-  return name == "memory" ? "memory peak, largest rank" : name + ", one rank and step";
+  return name == "memory" ? "memory peak, largest rank" : name + ", a step";
+}
+
+std::vector<std::string> resource_names(const RunSummary& a, const RunSummary& b) {
+  std::vector<std::string> names;
+  for (const RunSummary* run : {&a, &b}) {
+    for (const ResourceUse& use : run->resources()) {
+      if (std::ranges::find(names, use.name()) == names.end()) names.push_back(use.name());
+    }
+  }
+  return names;
+}
+
+double bytes_of(const RunSummary& run, const std::string& name) {
+  for (const ResourceUse& use : run.resources()) {
+    if (use.name() == name) return static_cast<double>(use.bytes());
+  }
+  return 0;
 }
 
 std::string costs_text(const RunComparison& comparison, std::size_t width) {
@@ -183,20 +200,15 @@ std::string costs_text(const RunComparison& comparison, std::size_t width) {
   row("tokens/s, median", a.tokens_per_second(), b.tokens_per_second(), format_count);
   row("time of a step, median", a.seconds_per_step(), b.seconds_per_step(), format_duration);
   const auto bytes = [](double value) { return format_bytes(static_cast<std::uint64_t>(value)); };
-  for (const ResourceUse& use : (a.resources_size() > 0 ? a : b).resources()) {
-    const auto of = [&](const RunSummary& run) {
-      for (const ResourceUse& other : run.resources()) {
-        if (other.name() == use.name()) return static_cast<double>(other.bytes());
-      }
-      return 0.0;
-    };
-    row(resource_title(use.name()), of(a), of(b), bytes);
+  for (const std::string& name : resource_names(a, b)) {
+    row(resource_title(name), bytes_of(a, name), bytes_of(b, name), bytes);
   }
   const std::string footnote = fmt::format(
-      "medians of {} steps of A and {} of B: the first 5 after every start are left out, or half of fewer "
+      "bytes are those that rank 0 received; medians of {} steps of A and {} of B: the first 5 after every start are "
+      "left out, or half of fewer "
       "than 10",
       a.measured_steps(), b.measured_steps());
-  return "\nspeed, bytes received, memory\n" + table(rows) + wrapped(footnote, width, 2);
+  return "\nspeed, memory, bytes\n" + table(rows) + wrapped(footnote, width, 2);
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ RecordedJob read_recorded_job(const std::filesystem::path& file) {
   SourceText source = read_source(file);
   Job skeleton;
   parse_text(source, Schema(), Reading::tolerant, &skeleton);
+  if (!skeleton.has_resolved()) fail(ErrorKind::config, "{} is no resolved job, as a run leaves one", file.string());
   Schema schema;
   add_plugins(skeleton, &schema);
   RecordedJob recorded;

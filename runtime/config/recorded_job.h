@@ -22,7 +22,7 @@ struct RecordedJob {
   std::vector<std::string> not_read;  // what is in the file and not in here: one sentence each
 };
 
-// Throws Error(config) where the file is missing or no job.
+// Throws Error(config) where the file is missing or no resolved job.
 RecordedJob read_recorded_job(const std::filesystem::path& file);
 
 struct FieldDifference {

@@ -32,6 +32,7 @@ class RecordedJobs : public testing::Test {
 
 TEST_F(RecordedJobs, AreRefusedWhereTheyAreNoJob) {
   EXPECT_ERROR(read_recorded_job("/nonexistent/job.textproto"), ErrorKind::config, "does not exist");
+  EXPECT_ERROR(recorded(valid_job), ErrorKind::config, "is no resolved job");
   EXPECT_ERROR(recorded("model { vocab_size: }"), ErrorKind::config, "r.textproto:1:");
   EXPECT_ERROR(recorded("\x7f"
                         "ELF"),
@@ -59,7 +60,7 @@ TEST_F(RecordedJobs, DifferByPathOneSideMayHaveNone) {
   EXPECT_EQ(diff(a, b), (std::vector<std::string>{"training.steps: 20, 30", "plugins.tune.lr: 0.25, 0.5",
                                                   "initial_weights: absent, \"\""}));
   EXPECT_EQ(diff(b, a).back(), "initial_weights: \"\", absent");
-  EXPECT_EQ(diff({}, recorded("name: \"x\"")), std::vector<std::string>{"name: absent, \"x\""});
+  EXPECT_EQ(diff({}, recorded("name: \"x\" resolved { }")), std::vector<std::string>{"name: absent, \"x\""});
 }
 
 // A run of another version, whose plugins are gone.
