@@ -1,6 +1,5 @@
 // The options that every command about a job has: JOB, --ranks, --site, --set, --run-dir, --print-config,
 // --print-placement.
-// --print-placement.
 #pragma once
 
 #include <string>

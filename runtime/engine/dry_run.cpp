@@ -55,9 +55,9 @@ std::string training_text(const Job& job, bool own_batches) {
   const auto documents = training_documents(job);
   const std::uint64_t once = documents->targets();
   if (once > 0) {
-    text += fmt::format("; {} has {} in {} documents: {:.3g} epochs", documents->name(), count_text(once),
-                        count_text(documents->documents()),
-                        static_cast<double>(tokens) * training.steps() / static_cast<double>(once));
+    text += fmt::format(", {:.3g} epochs of {} ({} in {} documents)",
+                        static_cast<double>(tokens) * training.steps() / static_cast<double>(once), documents->name(),
+                        count_text(once), count_text(documents->documents()));
   }
   return text;
 }

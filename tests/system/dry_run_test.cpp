@@ -29,7 +29,7 @@ class DryRunTest : public ::testing::Test {
  protected:
   DryRunTest() { folder_.write("job.textproto", job_text); }
 
-  fs::path run_dir() const { return folder_.path() / "run"; }
+  fs::path run_dir() const { return folder_.path() / run_; }
   int run(const std::vector<std::string>& more, const std::vector<std::string>& last = {}) {
     std::vector<std::string> words{"run", (folder_.path() / "job.textproto").string(), "--run-dir", run_dir().string()};
     words.insert(words.end(), more.begin(), more.end());
@@ -67,6 +67,7 @@ class DryRunTest : public ::testing::Test {
   }
 
   TempFolder folder_, outside_;
+  std::string run_ = "run";
   std::string output_;
 };
 
@@ -74,10 +75,12 @@ TEST_F(DryRunTest, RefusesWhatTheRunRefusesWithTheSameCode) {
   expect_same_refusal({"--set", "optimizer[0].match=none_of_these"}, ErrorKind::config, "none_of_these");
   expect_same_refusal({"--ranks", "3"}, ErrorKind::config, "rows_per_step");
   const std::string store = folder_.write("no.h5", "not HDF5").string();
-  expect_same_refusal({"--set", "data={tokens: \"" + store + "\"}"}, ErrorKind::data, "not an HDF5 file");
+  expect_same_refusal({"--set", "evaluation.held_out[0]={name: \"x\" tokens: \"" + store + "\"}"}, ErrorKind::data,
+                      "not an HDF5 file");
   expect_same_refusal({"--set", "evaluation.held_out[0].rows=-1"}, ErrorKind::config, "rows");
-  const std::string below = "run_dir=" + store + "/run";
-  expect_same_refusal({"--set", below}, ErrorKind::resource, "cannot make the run folder");
+  run_ = "no.h5/run";
+  expect_same_refusal({}, ErrorKind::resource, "cannot make the run folder");
+  run_ = "run";
   fs::create_directory(run_dir());
   const RunLock lock(run_dir());
   EXPECT_EQ(run({"--dry-run"}), static_cast<int>(ErrorKind::config)) << output_;  // the lock itself changes by beats
