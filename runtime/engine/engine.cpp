@@ -89,10 +89,9 @@ Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendez
       roles_(std::move(roles)),
       table_(context.job.model()),
       placement_(table_, context.mesh) {
-  const OperatorSet& operators = roles_.backend->operators();
-  if (!roles_.experts) roles_.experts = std::make_unique<LocalExperts>(operators);
+  if (!roles_.experts) roles_.experts = std::make_unique<LocalExperts>();
   if (!roles_.activations) roles_.activations = std::make_unique<ResidentActivations>();
-  roles_.experts->start(operators);
+  roles_.experts->use(roles_.backend->operators());
   ANANKE_CHECK(context.mesh.ranks() == rendezvous.size() && context.rank == rendezvous.rank(),
                "rank {} of mesh {} in a world of {}", context.rank, to_string(context.mesh), rendezvous.size());
 }
@@ -164,7 +163,9 @@ void Engine::start(const PassLimits& limits) {
       *roles_.backend, table_,  placement_, at_, *shard_, *replicate_, own_expert_shard_ ? *own_expert_shard_ : *shard_,
       *expert_,        *world_, *node_};
   roles_.parameters->start(context);
-  roles_.experts->connect(context);
+  roles_.experts->start({context, Pass::expert_sizes(parts(), limits),
+                         static_cast<int>(context_.job.model().num_hidden_layers()),
+                         Pass::microbatches_in_flight(limits)});
   pass_ = std::make_unique<Pass>(parts(), limits);
 }
 

@@ -181,18 +181,18 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
 
 class GuardedExperts final : public Guarded<Experts> {
  public:
-  GuardedExperts(std::unique_ptr<Experts> role, PluginGuard guard, const RoleContext& context)
-      : Guarded(std::move(role), std::move(guard)),
-        axis_(context.mesh.expert),
-        coordinate_(coordinates(context.mesh, context.rank).expert) {}
+  using Guarded::Guarded;
   bool exchanges_tokens() const override {
     return call("exchanges_tokens", [&] { return role_->exchanges_tokens(); });
   }
-  void start(const OperatorSet& operators) override {
-    call("start", [&] { role_->start(operators); });
+  void use(const OperatorSet& operators) override {
+    call("use", [&] { role_->use(operators); });
   }
-  void connect(const StartContext& context) override {
-    call("connect", [&] { role_->connect(context); });
+  int chunks() const override {
+    const int chunks = call("chunks", [&] { return role_->chunks(); });
+    guard_.require(chunks >= 1 && chunks <= most_chunks, "chunks", "a microbatch of {} chunks; it must be 1 to {}",
+                   chunks, most_chunks);
+    return chunks;
   }
   std::int64_t capacity(const ExpertSizes& s) const override {
     const std::int64_t rows = call("capacity", [&] { return role_->capacity(s); });
@@ -200,68 +200,58 @@ class GuardedExperts final : public Guarded<Experts> {
                    "{} rows for {} tokens of {} experts each make no sense", rows, s.tokens, s.k);
     return rows;
   }
-  // The weights of the experts that live on this coordinate are gathered, in order, and the rows are multiplied with
-  // them group by group.
-  std::int64_t local_experts(const ExpertSizes& s) const override {
-    const std::int64_t local = call("local_experts", [&] { return role_->local_experts(s); });
-    guard_.require(local == here(s.experts), "local_experts", "it is {}, but this rank computes with {} of {} experts",
-                   local, here(s.experts), s.experts);
-    return local;
-  }
   std::size_t saved(const ExpertSizes& s) const override {
     return bytes("saved", call("saved", [&] { return role_->saved(s); }));
+  }
+  std::size_t chunk_saved(const ExpertSizes& s) const override {
+    return bytes("chunk_saved", call("chunk_saved", [&] { return role_->chunk_saved(s); }));
   }
   std::size_t workspace(const ExpertSizes& s) const override {
     return bytes("workspace", call("workspace", [&] { return role_->workspace(s); }));
   }
-  ExpertRows dispatch(Stream& stream, const TensorView& x, const Routing& routing, const TensorView& rows, Region saved,
-                      Region workspace) override {
-    const ExpertRows out =
-        call("dispatch", [&] { return role_->dispatch(stream, x, routing, rows, saved, workspace); });
-    const bool within = out.rows.dtype == rows.dtype && out.rows.shape.rank() == 2 &&
-                        out.rows.shape[0] <= rows.shape[0] && out.rows.shape[1] == rows.shape[1];
-    guard_.require(within && (out.rows.data || out.rows.elements() == 0), "dispatch",
-                   "it returns rows {} {}, but was given {} {}", name_of(out.rows.dtype), to_string(out.rows.shape),
-                   name_of(rows.dtype), to_string(rows.shape));
-    check_offsets("dispatch", out.offsets, here(routing.counts.elements()));
-    return out;
+  std::vector<PlanLine> plan(const ExpertSizes& s) const override {
+    return checked("plan", call("plan", [&] { return role_->plan(s); }));
   }
-  TensorView offsets(Region saved, const ExpertSizes& s) const override {
-    const TensorView view = call("offsets", [&] { return role_->offsets(saved, s); });
-    check_offsets("offsets", view, here(s.experts));
-    return view;
+  void start(const ExpertsStart& start) override {
+    call("start", [&] { role_->start(start); });
   }
-  void combine(Stream& stream, const TensorView& rows, const Routing& routing, const TensorView& y, Region saved,
-               Region workspace) override {
-    call("combine", [&] { role_->combine(stream, rows, routing, y, saved, workspace); });
+  void begin(Stream& compute, const ExpertExchange& a) override {
+    call("begin", [&] { role_->begin(compute, a); });
   }
-  void combine_backward(Stream& stream, const TensorView& dy, const TensorView& rows, const Routing& routing,
-                        const TensorView& drows, const TensorView& dweights, Region saved, Region workspace) override {
-    call("combine_backward",
-         [&] { role_->combine_backward(stream, dy, rows, routing, drows, dweights, saved, workspace); });
+  void dispatch_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
+    call("dispatch_begin", [&] { role_->dispatch_begin(compute, a, chunk); });
   }
-  void dispatch_backward(Stream& stream, const TensorView& drows, const Routing& routing, const TensorView& dx,
-                         Region saved, Region workspace) override {
-    call("dispatch_backward", [&] { role_->dispatch_backward(stream, drows, routing, dx, saved, workspace); });
+  void dispatch_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
+    call("dispatch_end", [&] { role_->dispatch_end(compute, a, chunk); });
+  }
+  void combine_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
+    call("combine_begin", [&] { role_->combine_begin(compute, a, chunk); });
+  }
+  void combine_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
+    call("combine_end", [&] { role_->combine_end(compute, a, chunk); });
+  }
+  void combine_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
+    call("combine_backward_begin", [&] { role_->combine_backward_begin(compute, a, chunk); });
+  }
+  void combine_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
+    call("combine_backward_end", [&] { role_->combine_backward_end(compute, a, chunk); });
+  }
+  void dispatch_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
+    call("dispatch_backward_begin", [&] { role_->dispatch_backward_begin(compute, a, chunk); });
+  }
+  void dispatch_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
+    call("dispatch_backward_end", [&] { role_->dispatch_backward_end(compute, a, chunk); });
   }
   Traffic traffic() const override {
     return checked(call("traffic", [&] { return role_->traffic(); }));
   }
 
  private:
-  std::int64_t here(std::int64_t experts) const {
-    return experts_of(coordinate_, axis_, static_cast<int>(experts)).count;
-  }
+  static constexpr int most_chunks = 1 << 16;
   std::size_t bytes(std::string_view method, std::size_t size) const {
     guard_.require(size <= most_bytes, method, "{} bytes make no sense; at most {}", size, most_bytes);
     return size;
   }
-  void check_offsets(std::string_view method, const TensorView& view, std::int64_t experts) const {
-    guard_.require(view.dtype == DType::i32 && view.elements() == experts + 1 && view.data, method,
-                   "its offsets are {} {}{}, they must be i32 [{}]: {} experts and the end", name_of(view.dtype),
-                   to_string(view.shape), view.data ? "" : " without memory", experts + 1, experts);
-  }
-  int axis_, coordinate_;
 };
 
 class GuardedActivations final : public Guarded<Activations> {
@@ -375,8 +365,8 @@ std::unique_ptr<Parameters> guarded(std::unique_ptr<Parameters> role, PluginGuar
 std::unique_ptr<Optimizer> guarded(std::unique_ptr<Optimizer> role, PluginGuard guard, const RoleContext&) {
   return std::make_unique<GuardedOptimizer>(std::move(role), std::move(guard));
 }
-std::unique_ptr<Experts> guarded(std::unique_ptr<Experts> role, PluginGuard guard, const RoleContext& context) {
-  return std::make_unique<GuardedExperts>(std::move(role), std::move(guard), context);
+std::unique_ptr<Experts> guarded(std::unique_ptr<Experts> role, PluginGuard guard, const RoleContext&) {
+  return std::make_unique<GuardedExperts>(std::move(role), std::move(guard));
 }
 std::unique_ptr<Activations> guarded(std::unique_ptr<Activations> role, PluginGuard guard, const RoleContext&) {
   return std::make_unique<GuardedActivations>(std::move(role), std::move(guard));

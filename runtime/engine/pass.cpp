@@ -11,9 +11,21 @@ namespace {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-int slots_of(const PassLimits& limits) { return limits.order == LoopOrder::layer_outer ? limits.microbatches : 1; }
-
 }  // namespace
+
+int Pass::microbatches_in_flight(const PassLimits& limits) {
+  return limits.order == LoopOrder::layer_outer ? limits.microbatches : 1;
+}
+
+ExpertSizes Pass::expert_sizes(const PassParts& parts, const PassLimits& limits) {
+  return {.tokens = limits.tokens,
+          .hidden = parts.model.hidden_size(),
+          .experts = parts.model.num_experts(),
+          .k = parts.model.num_experts_per_tok(),
+          .ranks = parts.placement.mesh().expert,
+          .rank = parts.at.expert,
+          .recompute = limits.recompute == RecomputeMode::full};
+}
 
 struct Pass::Memory {
   std::size_t rope, input, saved, workspace, gradients, routing;
@@ -22,10 +34,10 @@ struct Pass::Memory {
   Memory(const PassParts& parts, const PassLimits& limits) {
     const Model& model = parts.model;
     // Sizes alone are asked of it, so it needs no cache.
-    const Decoder decoder(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts, {},
-                          {});
+    const Decoder decoder(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts,
+                          expert_sizes(parts, limits), {}, {});
     const auto hidden_bytes = static_cast<std::size_t>(limits.tokens) * model.hidden_size() * sizeof(float);
-    const auto slots = static_cast<std::size_t>(slots_of(limits));
+    const auto slots = static_cast<std::size_t>(microbatches_in_flight(limits));
     rope = aligned(static_cast<std::size_t>(limits.positions) * model.head_dim() / 2 * sizeof(float)) * 2;
     input = aligned(hidden_bytes);
     workspace = decoder.workspace_bytes(limits.tokens, limits.tokens, limits.longest);
@@ -58,7 +70,7 @@ Pass::Pass(const PassParts& parts, const PassLimits& limits)
       limits_(limits),
       hidden_(parts.model.hidden_size()),
       k_(parts.model.num_experts_per_tok()),
-      slots_(slots_of(limits)),
+      slots_(microbatches_in_flight(limits)),
       compute_(parts.backend.device().stream(Resource::compute)) {
   const Memory sizes(parts, limits);
   Device& device = parts.backend.device();
@@ -82,7 +94,7 @@ Pass::Pass(const PassParts& parts, const PassLimits& limits)
   device.copy(compute_, rope_.data(), staging.data(), sizes.rope);
   compute_.synchronize();
   decoder_ = std::make_unique<Decoder>(model, parts.table, parts.placement, parts.at, parts.backend.operators(),
-                                       parts.experts, cosine, sine);
+                                       parts.experts, expert_sizes(parts, limits), cosine, sine);
 }
 
 std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limits) {
@@ -92,8 +104,9 @@ std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limit
                                  {"workspace", Place::device, sizes.workspace},
                                  {"activation gradients", Place::device, sizes.gradients},
                                  {"routing", Place::device, sizes.routing}};
-  const auto inputs = static_cast<std::int64_t>(parts.table.blocks().size()) * slots_of(limits);
+  const auto inputs = static_cast<std::int64_t>(parts.table.blocks().size()) * microbatches_in_flight(limits);
   for (PlanLine& line : parts.activations.plan(inputs, sizes.input)) lines.push_back(std::move(line));
+  for (PlanLine& line : parts.experts.plan(expert_sizes(parts, limits))) lines.push_back(std::move(line));
   return lines;
 }
 
@@ -144,7 +157,8 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
              {views, block.units.size()},
              saved(item.block, item.microbatch % slots_),
              {workspace_.data(), workspace_.bytes()},
-             {}};
+             {},
+             item.microbatch % slots_};
   if (block.moe) io.routing = {routing(block.layer, item.microbatch, batch.tokens), result.replay_routing};
   const HeadOutput head{
       result.loss, result.scale,

@@ -42,6 +42,9 @@ class Pass {
   // Allocates everything; run() allocates nothing.
   Pass(const PassParts& parts, const PassLimits& limits);
   static std::vector<PlanLine> plan(const PassParts& parts, const PassLimits& limits);
+  // What the experts role is started with, besides backend and communicator.
+  static ExpertSizes expert_sizes(const PassParts& parts, const PassLimits& limits);
+  static int microbatches_in_flight(const PassLimits& limits);
 
   struct Result {
     TensorView loss;                     // f64 [1], added to: the sum over targets

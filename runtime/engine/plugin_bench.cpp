@@ -1,9 +1,11 @@
 #include "runtime/engine/plugin_bench.h"
 
+#include <chrono>
 #include <cstring>
 
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
+#include "runtime/comm/local_rendezvous.h"
 #include "runtime/engine/guarded_roles.h"
 #include "runtime/plugin/catalog.h"
 
@@ -20,10 +22,18 @@ PluginBench::PluginBench(const std::filesystem::path& job_file, const std::vecto
   context_ = std::make_unique<RoleContext>(RoleContext{loaded_.job, *site_, {}, 0});
   for (const PluginFile& file : job().resolved().plugins()) plugins_.load(file.name(), file.path(), file.hash());
   roles_ = make_roles(job(), plugins_, *context_);
-  if (roles_.experts) roles_.experts->start(operators());
+  if (roles_.experts) roles_.experts->use(operators());
+  rendezvous_ = LocalWorld::create(1, std::chrono::seconds(10))->join(0);
+  alone_ = roles_.backend->make_communicator("alone", std::vector<int>{0}, *rendezvous_);
+  table_ = std::make_unique<ParameterTable>(job().model());
+  placement_ = std::make_unique<Placement>(*table_, context_->mesh);
 }
 
 PluginBench::~PluginBench() = default;
+
+StartContext PluginBench::start_context() {
+  return {*roles_.backend, *table_, *placement_, {}, *alone_, *alone_, *alone_, *alone_, *alone_, *alone_};
+}
 
 std::unique_ptr<Observer> PluginBench::make_observer(const std::string& name) {
   auto all = make_observers(job(), plugins_, *context_);

@@ -33,6 +33,7 @@ class PluginBench {
   Device& device() { return roles_.backend->device(); }
   Stream& compute() { return device().stream(Resource::compute); }
   const OperatorSet& operators() { return roles_.backend->operators(); }
+  StartContext start_context();  // of this one rank
 
   // Device memory that holds the values, f32 or i32; and the values of a view after all work on the compute stream.
   Buffer place(const std::vector<float>& values);
@@ -46,6 +47,10 @@ class PluginBench {
   std::unique_ptr<RoleContext> context_;
   PluginRegistry plugins_;
   EngineRoles roles_;
+  std::unique_ptr<Rendezvous> rendezvous_;
+  std::unique_ptr<Communicator> alone_;
+  std::unique_ptr<ParameterTable> table_;
+  std::unique_ptr<Placement> placement_;
 };
 
 }  // namespace ananke

@@ -8,12 +8,17 @@
 namespace ananke {
 
 Decoder::Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                 const OperatorSet& operators, Experts& experts, TensorView rope_cosine, TensorView rope_sine)
+                 const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, TensorView rope_cosine,
+                 TensorView rope_sine)
     : table_(table),
       placement_(placement),
       at_(at),
       operators_(operators),
       experts_(experts),
+      sizes_(sizes),
+      chunks_(experts.chunks()),
+      capacity_(experts.capacity(sizes)),
+      chunk_saved_(experts.chunk_saved(sizes)),
       rope_cosine_(rope_cosine),
       rope_sine_(rope_sine),
       hidden_(model.hidden_size()),
@@ -38,12 +43,6 @@ Attention::Sizes Decoder::attention_sizes(const Extent& e) const {
   return {e.tokens, query_heads_, key_heads_, head_dim_, e.segments, e.longest};
 }
 
-GroupedMlp::Sizes Decoder::mlp_sizes(const Block& block, std::int64_t tokens) const {
-  if (!block.moe) return {tokens, hidden_, dense_width_, 1};
-  const ExpertSizes sizes = expert_sizes(tokens);
-  return {experts_.capacity(sizes), hidden_, expert_width_, experts_.local_experts(sizes)};
-}
-
 Decoder::Saved Decoder::cut_saved(RegionCutter& cutter, const Block& block, const Extent& extent) const {
   const std::int64_t t = extent.tokens;
   const auto activation = [&](std::int64_t width) { return cutter.tensor(DType::f32, {t, width}); };
@@ -60,16 +59,14 @@ Decoder::Saved Decoder::cut_saved(RegionCutter& cutter, const Block& block, cons
   saved.h = activation(hidden_);
   saved.norm2 = cutter.region(operators_.add_rms_norm->saved({t, hidden_}));
   saved.n2 = activation(hidden_);
-  saved.mlp = cutter.region(operators_.grouped_mlp->saved(mlp_sizes(block, t)));
-  if (block.moe) {
-    const ExpertSizes sizes = expert_sizes(t);
-    saved.router = cutter.region(operators_.router->saved({t, hidden_, expert_count_, k_}));
-    saved.dispatch = cutter.region(experts_.saved(sizes));
-    saved.routing_weights = cutter.tensor(DType::f32, {t, k_});
-    saved.routing_counts = cutter.tensor(DType::i32, {expert_count_});
-    saved.rows = cutter.tensor(DType::f32, {experts_.capacity(sizes), hidden_});
-    saved.outputs = cutter.tensor(DType::f32, {experts_.capacity(sizes), hidden_});
+  if (!block.moe) {
+    saved.mlp = cutter.region(operators_.grouped_mlp->saved(dense_mlp_sizes(t)));
+    return saved;
   }
+  saved.router = cutter.region(operators_.router->saved({t, hidden_, expert_count_, k_}));
+  saved.routing_weights = cutter.tensor(DType::f32, {t, k_});
+  saved.routing_counts = cutter.tensor(DType::i32, {expert_count_});
+  cut_chunks(cutter, saved);
   return saved;
 }
 
@@ -84,9 +81,8 @@ Decoder::Scratch Decoder::cut_scratch(RegionCutter& cutter, const Extent& extent
   scratch.dk = activation(key_heads_ * head_dim_);
   scratch.dv = activation(key_heads_ * head_dim_);
   if (any_moe_) {
-    const std::int64_t capacity = experts_.capacity(expert_sizes(t));
-    scratch.d_outputs = cutter.tensor(DType::f32, {capacity, hidden_});
-    scratch.d_rows = cutter.tensor(DType::f32, {capacity, hidden_});
+    scratch.d_outputs = cutter.tensor(DType::f32, {capacity_, hidden_});
+    scratch.d_rows = cutter.tensor(DType::f32, {capacity_, hidden_});
     scratch.d_weights = cutter.tensor(DType::f32, {t, k_});
   }
   scratch.operators = cutter.region(operator_workspace(extent));
@@ -98,13 +94,11 @@ std::size_t Decoder::operator_workspace(const Extent& extent) const {
   std::size_t most = std::max(operators_.add_rms_norm->workspace({t, hidden_}),
                               operators_.attention->workspace(attention_sizes(extent)));
   most = std::max(most, operators_.head_loss->workspace({t, hidden_, vocabulary_}));
-  if (any_dense_) most = std::max(most, operators_.grouped_mlp->workspace({t, hidden_, dense_width_, 1}));
+  if (any_dense_) most = std::max(most, operators_.grouped_mlp->workspace(dense_mlp_sizes(t)));
   if (any_moe_) {
-    const ExpertSizes sizes = expert_sizes(t);
     most = std::max(most, operators_.router->workspace({t, hidden_, expert_count_, k_}));
-    most = std::max(most, experts_.workspace(sizes));
-    most = std::max(most, operators_.grouped_mlp->workspace(
-                              {experts_.capacity(sizes), hidden_, expert_width_, experts_.local_experts(sizes)}));
+    most = std::max(most, experts_.workspace(sizes_));
+    most = std::max(most, operators_.grouped_mlp->workspace(expert_mlp_sizes()));
   }
   return most;
 }

@@ -42,6 +42,7 @@ struct BlockIo {
   Region saved;                      // of this block and microbatch, saved_bytes()
   Region workspace;                  // shared scratch, workspace_bytes()
   RoutingDecision routing;
+  int slot = 0;  // which of the microbatches in flight
 };
 
 struct HeadOutput {
@@ -52,10 +53,12 @@ struct HeadOutput {
 
 class Decoder {
  public:
-  // `at`: whose units it computes with. rope_cosine, rope_sine: [max positions, head_dim / 2] on the device. All
-  // arguments outlive the decoder.
+  // `at`: whose units it computes with. sizes.recompute: what experts compute is not kept from forward to backward but
+  // made again, chunk by chunk. rope_cosine, rope_sine: [max positions, head_dim / 2] on the device. All arguments
+  // outlive the decoder.
   Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-          const OperatorSet& operators, Experts& experts, TensorView rope_cosine, TensorView rope_sine);
+          const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, TensorView rope_cosine,
+          TensorView rope_sine);
 
   std::size_t saved_bytes(const Block& block, std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
   std::size_t workspace_bytes(std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
@@ -77,6 +80,9 @@ class Decoder {
  private:
   struct Saved;
   struct Scratch;
+  struct Dispatched;
+  struct Computed;
+  struct Chunk;
   struct Extent {  // what buffer sizes depend on
     std::int64_t tokens, segments, longest;
   };
@@ -96,15 +102,29 @@ class Decoder {
                    bool whole) const;
   void mlp_backward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved, const Scratch& scratch,
                     const TensorView& dy) const;
-  ExpertSizes expert_sizes(std::int64_t tokens) const { return {tokens, hidden_, expert_count_, k_}; }
+  // The experts of a MoE layer, chunk by chunk (decoder_experts.cpp).
+  void experts_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
+                       const Scratch& scratch) const;
+  void experts_backward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
+                        const Scratch& scratch, const TensorView& dy) const;
+  ExpertExchange exchange(const Block& block, const BlockIo& io, const Saved& saved, const Scratch& scratch) const;
+  Dispatched cut_dispatched(RegionCutter& cutter) const;
+  Computed cut_computed(RegionCutter& cutter) const;
+  void cut_chunks(RegionCutter& cutter, Saved& saved) const;
+  Chunk chunk(const Saved& saved, const Scratch& scratch, int index) const;
   Attention::Sizes attention_sizes(const Extent& e) const;
-  GroupedMlp::Sizes mlp_sizes(const Block& block, std::int64_t tokens) const;
+  GroupedMlp::Sizes dense_mlp_sizes(std::int64_t tokens) const { return {tokens, hidden_, dense_width_, 1}; }
+  GroupedMlp::Sizes expert_mlp_sizes() const;
 
   const ParameterTable& table_;
   const Placement& placement_;
   MeshCoordinates at_;
   const OperatorSet& operators_;
   Experts& experts_;
+  ExpertSizes sizes_;
+  int chunks_;
+  std::int64_t capacity_;    // rows of a chunk at most
+  std::size_t chunk_saved_;  // the role's bytes per chunk
   TensorView rope_cosine_, rope_sine_;
   std::int64_t hidden_, vocabulary_, query_heads_, key_heads_, head_dim_;
   std::int64_t expert_count_, k_, expert_width_, dense_width_;

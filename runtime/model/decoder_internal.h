@@ -24,14 +24,31 @@ enum DenseParameter : std::size_t {
 // Order within one expert of `layer.N.experts`.
 enum ExpertParameter : std::size_t { expert_gate, expert_up, expert_down };
 
+// What dispatch makes of one chunk.
+struct Decoder::Dispatched {
+  TensorView rows, offsets;  // [capacity, H], [local experts + 1]
+  Region saved;
+};
+
+// What the experts make of it.
+struct Decoder::Computed {
+  TensorView outputs;  // [capacity, H]
+  Region mlp;
+};
+
+struct Decoder::Chunk {
+  ExpertChunk exchange;
+  Region mlp;
+};
+
 // Kept from a block's forward to its backward.
 struct Decoder::Saved {
   TensorView n1, q, k, v, o, h, n2;  // a layer; the head uses n1 only
   Region norm1, norm2, attention;
-  Region mlp;
+  Region mlp;                                  // dense layers
   TensorView routing_weights, routing_counts;  // MoE layers
-  Region router, dispatch;
-  TensorView rows, outputs;  // [capacity, H]: tokens by expert, and their experts' results
+  Region router, exchange;
+  Region dispatched, computed;  // as many chunks as are there at once, one behind the other (decoder_experts.cpp)
 };
 
 struct Decoder::Scratch {

@@ -45,32 +45,20 @@ void Decoder::mlp_forward(Stream& stream, const Block& block, const BlockIo& io,
   operators_.router->forward(
       stream, {saved.n2, parameter(block, 0, router_gate, io, false), normalise_, io.routing.decided,
                io.routing.indices, saved.routing_weights, saved.routing_counts, saved.router, scratch.operators});
-  const Routing routing{io.routing.indices, saved.routing_weights, saved.routing_counts};
-  const ExpertRows dispatched =
-      experts_.dispatch(stream, saved.n2, routing, saved.rows, saved.dispatch, scratch.operators);
-  operators_.grouped_mlp->forward(stream, {dispatched.rows, dispatched.offsets, mlp_weights(block, io, false),
-                                           saved.outputs, saved.mlp, scratch.operators});
-  if (whole) experts_.combine(stream, saved.outputs, routing, scratch.a, saved.dispatch, scratch.operators);
+  if (whole) experts_forward(stream, block, io, saved, scratch);
 }
 
 // dn2 into scratch.b.
 void Decoder::mlp_backward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
                            const Scratch& scratch, const TensorView& dy) const {
-  const GroupedMlp::Weights weights = mlp_weights(block, io, false), gradient = mlp_weights(block, io, true);
   if (!block.moe) {
-    operators_.grouped_mlp->backward(
-        stream, {saved.n2, io.batch.whole, weights, dy, scratch.b, gradient, saved.mlp, scratch.operators});
+    operators_.grouped_mlp->backward(stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), dy, scratch.b,
+                                              mlp_weights(block, io, true), saved.mlp, scratch.operators});
     return;
   }
-  const Routing routing{io.routing.indices, saved.routing_weights, saved.routing_counts};
-  experts_.combine_backward(stream, dy, saved.outputs, routing, scratch.d_outputs, scratch.d_weights, saved.dispatch,
-                            scratch.operators);
-  const TensorView offsets = experts_.offsets(saved.dispatch, expert_sizes(io.batch.tokens));
-  operators_.grouped_mlp->backward(stream, {saved.rows, offsets, weights, scratch.d_outputs, scratch.d_rows, gradient,
-                                            saved.mlp, scratch.operators});
-  experts_.dispatch_backward(stream, scratch.d_rows, routing, scratch.b, saved.dispatch, scratch.operators);
+  experts_backward(stream, block, io, saved, scratch, dy);
   operators_.router->backward(stream, {saved.n2, parameter(block, 0, router_gate, io, false), normalise_,
-                                       routing.indices, routing.weights, scratch.d_weights, scratch.b,
+                                       io.routing.indices, saved.routing_weights, scratch.d_weights, scratch.b,
                                        parameter(block, 0, router_gate, io, true), saved.router, scratch.operators});
 }
 

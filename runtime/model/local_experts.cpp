@@ -1,67 +1,61 @@
 #include "runtime/model/local_experts.h"
 
+#include "runtime/base/error.h"
 #include "runtime/model/region_cutter.h"
 
 namespace ananke {
 namespace {
 
-struct Saved {
-  TensorView offsets;      // i32 [E + 1]
-  TensorView row_of_slot;  // i32 [T * k]
-};
-
-Saved cut(RegionCutter& cutter, std::int64_t experts, std::int64_t slots) {
-  Saved saved;
-  saved.offsets = cutter.tensor(DType::i32, {experts + 1});
-  saved.row_of_slot = cutter.tensor(DType::i32, {slots});
-  return saved;
+TensorView row_of_slot(Region region, std::int64_t slots) {
+  RegionCutter cutter(region);
+  return cutter.tensor(DType::i32, {slots});
 }
 
-Saved cut(Region region, const Routing& routing) {
-  RegionCutter cutter(region);
-  return cut(cutter, routing.counts.shape[0], routing.indices.elements());
+// The rows that this microbatch fills: one per token and choice.
+TensorView filled(const TensorView& rows, const Routing& routing) {
+  const std::int64_t hidden = rows.shape[1], slots = routing.indices.elements();
+  return rows.slice(0, slots * hidden).reshaped({slots, hidden});
 }
 
 }  // namespace
 
-std::size_t LocalExperts::saved(const ExpertSizes& s) const {
+std::size_t LocalExperts::chunk_saved(const ExpertSizes& s) const {
   RegionCutter cutter;
-  cut(cutter, s.experts, s.tokens * s.k);
+  cutter.tensor(DType::i32, {s.tokens * s.k});
   return cutter.used();
 }
 
 std::size_t LocalExperts::workspace(const ExpertSizes& s) const {
-  return operators_.permute->workspace(s.tokens * s.k, s.experts);
+  return operators_->permute->workspace(s.tokens * s.k, s.experts);
 }
 
-ExpertRows LocalExperts::dispatch(Stream& stream, const TensorView& x, const Routing& routing, const TensorView& rows,
-                                  Region saved, Region workspace) {
-  const Saved here = cut(saved, routing);
-  operators_.permute->forward(
-      stream, {x, routing.indices, routing.counts.shape[0], rows, here.offsets, here.row_of_slot}, workspace);
-  return {rows, here.offsets};
+void LocalExperts::start(const ExpertsStart& start) {
+  ANANKE_CHECK(start.sizes.ranks == 1, "tokens stay where they are, but {} ranks share out the experts",
+               start.sizes.ranks);
 }
 
-TensorView LocalExperts::offsets(Region saved, const ExpertSizes& s) const {
-  RegionCutter cutter(saved);
-  return cut(cutter, s.experts, s.tokens * s.k).offsets;
+void LocalExperts::dispatch_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) {
+  const std::int64_t slots = a.routing.indices.elements();
+  operators_->permute->forward(compute,
+                               {a.x, a.routing.indices, chunk.offsets.elements() - 1, filled(chunk.rows, a.routing),
+                                chunk.offsets, row_of_slot(chunk.saved, slots)},
+                               a.workspace);
 }
 
-void LocalExperts::combine(Stream& stream, const TensorView& rows, const Routing& routing, const TensorView& y,
-                           Region saved, Region) {
-  operators_.permute->combine_forward(stream, {rows, cut(saved, routing).row_of_slot, routing.weights, y});
+void LocalExperts::combine_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) {
+  const TensorView places = row_of_slot(chunk.saved, a.routing.indices.elements());
+  operators_->permute->combine_forward(compute, {filled(chunk.outputs, a.routing), places, a.routing.weights, a.y});
 }
 
-void LocalExperts::combine_backward(Stream& stream, const TensorView& dy, const TensorView& rows,
-                                    const Routing& routing, const TensorView& drows, const TensorView& dweights,
-                                    Region saved, Region) {
-  operators_.permute->combine_backward(stream,
-                                       {rows, cut(saved, routing).row_of_slot, routing.weights, dy, drows, dweights});
+void LocalExperts::combine_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) {
+  const TensorView places = row_of_slot(chunk.saved, a.routing.indices.elements());
+  operators_->permute->combine_backward(compute, {filled(chunk.outputs, a.routing), places, a.routing.weights, a.dy,
+                                                  filled(chunk.d_outputs, a.routing), a.dweights});
 }
 
-void LocalExperts::dispatch_backward(Stream& stream, const TensorView& drows, const Routing& routing,
-                                     const TensorView& dx, Region saved, Region) {
-  operators_.permute->backward(stream, {drows, cut(saved, routing).row_of_slot, dx});
+void LocalExperts::dispatch_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) {
+  const TensorView places = row_of_slot(chunk.saved, a.routing.indices.elements());
+  operators_->permute->backward(compute, {filled(chunk.d_rows, a.routing), places, a.dx});
 }
 
 }  // namespace ananke

@@ -1,5 +1,5 @@
 // Built-in of the role "experts": every rank holds all experts of a layer while it computes (their parameters are
-// gathered), so tokens stay where they are and are only grouped by expert.
+// gathered), so tokens stay where they are and are only grouped by expert. One chunk, nothing of its own.
 #pragma once
 
 #include "runtime/roles/experts.h"
@@ -8,23 +8,23 @@ namespace ananke {
 
 class LocalExperts : public Experts {
  public:
-  explicit LocalExperts(const OperatorSet& operators) : operators_(operators) {}
+  void use(const OperatorSet& operators) override { operators_ = &operators; }
   std::int64_t capacity(const ExpertSizes& s) const override { return s.tokens * s.k; }
-  std::int64_t local_experts(const ExpertSizes& s) const override { return s.experts; }
-  std::size_t saved(const ExpertSizes& s) const override;
+  std::size_t chunk_saved(const ExpertSizes& s) const override;
   std::size_t workspace(const ExpertSizes& s) const override;
-  ExpertRows dispatch(Stream& stream, const TensorView& x, const Routing& routing, const TensorView& rows, Region saved,
-                      Region workspace) override;
-  TensorView offsets(Region saved, const ExpertSizes& s) const override;
-  void combine(Stream& stream, const TensorView& rows, const Routing& routing, const TensorView& y, Region saved,
-               Region workspace) override;
-  void combine_backward(Stream& stream, const TensorView& dy, const TensorView& rows, const Routing& routing,
-                        const TensorView& drows, const TensorView& dweights, Region saved, Region workspace) override;
-  void dispatch_backward(Stream& stream, const TensorView& drows, const Routing& routing, const TensorView& dx,
-                         Region saved, Region workspace) override;
+  void start(const ExpertsStart& start) override;
+  void begin(Stream&, const ExpertExchange&) override {}
+  void dispatch_begin(Stream&, const ExpertExchange&, const ExpertChunk&) override {}
+  void dispatch_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override;
+  void combine_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override;
+  void combine_end(Stream&, const ExpertExchange&, const ExpertChunk&) override {}
+  void combine_backward_begin(Stream&, const ExpertExchange&, const ExpertChunk&) override {}
+  void combine_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override;
+  void dispatch_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override;
+  void dispatch_backward_end(Stream&, const ExpertExchange&, const ExpertChunk&) override {}
 
  private:
-  const OperatorSet& operators_;
+  const OperatorSet* operators_ = nullptr;
 };
 
 }  // namespace ananke

@@ -1,32 +1,102 @@
 // Role "experts": brings token copies to the ranks that hold their experts, and results back.
 //
-//   start ─ connect ─ per layer and microbatch:
-//   forward:   dispatch ─ (expert MLP over rows) ─ combine
-//   backward:  combine_backward ─ (expert MLP backward) ─ dispatch_backward
+// Every rank of the expert axis has tokens of its own and computes with some of the experts. A microbatch is cut by its
+// *source* tokens into chunks, a number fixed by the plan, so that all ranks make the same calls whatever their data
+// and the worst case of one chunk bounds every buffer. While a chunk is computed, the next one travels:
 //
-// Only stream-ordered work. What must be kept between forward and backward lies in `saved`, of saved() bytes, one per
-// layer and microbatch in flight. Built-in: local (every rank holds all experts while it computes).
+//   use ─ plan, sizes ─ start ─ per MoE layer and microbatch:
+//
+//   forward                                        backward (dispatch calls and mlp forward: only with recompute)
+//     begin                                          begin
+//     dispatch_begin(0)                              dispatch_begin(0)      combine_backward_begin(0)
+//     for c:                                         for c:
+//       dispatch_begin(c + 1)   x leaves               dispatch_begin(c + 1)  combine_backward_begin(c + 1)   dy leaves
+//       dispatch_end(c)         rows are there         dispatch_end(c)        mlp forward: outputs
+//       mlp forward: outputs                           combine_backward_end(c)       d_outputs are there
+//       combine_begin(c)        results leave          mlp backward: d_rows
+//       combine_end(c - 1)      y of its tokens        dispatch_backward_begin(c)    dx and dweights leave
+//     combine_end(last)                                dispatch_backward_end(c - 1)  dx, dweights of its tokens
+//                                                    dispatch_backward_end(last)
+//
+// Calls only put work on streams; inputs are complete and outputs are wanted on `compute`. What a call reads of the
+// decoder's buffers (x, dy: in *_begin of any chunk up to its *_end; outputs, d_rows: in the *_begin that takes them)
+// is overwritten by later work on `compute`, which the role orders after its own reading.
+// A host that must know how many copies travel reads that once, in begin() of the forward (Device::read, counted), and
+// keeps it by layer and slot for begin() with `again`; `saved` then holds what the forward left there, or with
+// recompute nothing.
+// An implementation that counts on the device reads nothing at all: no call and no size here needs a number of copies.
+// Built-in: local (the expert axis is 1; every rank computes with all experts).
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/placement.h"
 #include "runtime/operators/operator_set.h"
+#include "runtime/roles/backend.h"
 #include "runtime/roles/context.h"
 #include "runtime/roles/traffic.h"
 
 namespace ananke {
 
+// What all sizes follow from; the same on every rank but for `rank`.
 struct ExpertSizes {
-  std::int64_t tokens, hidden, experts, k;
+  std::int64_t tokens;  // of one microbatch on one rank, at most
+  std::int64_t hidden, experts, k;
+  int ranks = 1;           // of the expert axis
+  int rank = 0;            // own, on that axis
+  bool recompute = false;  // dispatch is made again in backward
+  ExpertRange local() const { return experts_of(rank, ranks, static_cast<int>(experts)); }  // that this rank holds
 };
 
 struct Routing {
   TensorView indices;  // i32 [T, k]
   TensorView weights;  // f32 [T, k]
-  TensorView counts;   // i32 [E]
+  TensorView counts;   // i32 [E]: of this rank's tokens
 };
 
-struct ExpertRows {
-  TensorView rows;     // [capacity, H]
-  TensorView offsets;  // i32 [local experts + 1]
+// One MoE layer's exchange of one microbatch: the same in all of its calls, but that views of the other direction may
+// be empty.
+struct ExpertExchange {
+  int layer;   // of the decoder
+  int slot;    // which of the microbatches in flight
+  bool again;  // backward of a layer and slot whose forward was the last one: the same routing
+  Routing routing;
+  TensorView x, y;              // [T, H]; T <= ExpertSizes::tokens
+  TensorView dy, dx, dweights;  // [T, H], [T, H], [T, k]
+  Region saved;                 // saved(); from begin() to the layer's last call
+  Region workspace;             // workspace(); scratch of one call on the compute stream
+};
+
+// One chunk's buffers at the ranks that hold the experts, the decoder's own. Those of the first group are valid from
+// dispatch_begin() to the chunk's last call and never shared with the chunk before; the others hold one chunk at a
+// time.
+struct ExpertChunk {
+  int index;
+  TensorView rows;       // f32 [capacity, H]: the copies, grouped by local expert
+  TensorView offsets;    // i32 [local experts + 1]: the i-th has rows [offsets[i], offsets[i + 1])
+  Region saved;          // chunk_saved()
+  TensorView outputs;    // f32 [capacity, H]: what the experts made of the rows
+  TensorView d_outputs;  // f32 [capacity, H], backward only
+  TensorView d_rows;     // f32 [capacity, H], backward only
+};
+
+struct TokenRange {
+  std::int64_t begin, count;
+};
+// The source tokens of chunk `chunk` of `chunks` where this rank has `tokens` of at most `most`.
+inline TokenRange chunk_tokens(std::int64_t most, std::int64_t tokens, int chunks, int chunk) {
+  const std::int64_t each = (most + chunks - 1) / chunks;
+  const std::int64_t begin = std::min(chunk * each, tokens);
+  return {begin, std::min(begin + each, tokens) - begin};
+}
+
+struct ExpertsStart {
+  const StartContext& context;  // context.expert: ExpertSizes::ranks ranks
+  ExpertSizes sizes;
+  int layers;  // of the decoder: ExpertExchange::layer is below it
+  int slots;   // microbatches in flight
 };
 
 class Experts {
@@ -36,27 +106,31 @@ class Experts {
   // May tokens travel to the ranks of the expert axis? Without it a mesh has an expert axis of 1.
   virtual bool exchanges_tokens() const { return false; }
   // Before anything else: what the backend computes with. Outlives the role.
-  virtual void start(const OperatorSet&) {}
-  // The communicators are there. Before the first dispatch; sizes were asked before.
-  virtual void connect(const StartContext&) {}
-  virtual std::int64_t capacity(const ExpertSizes& s) const = 0;       // rows at most on this rank
-  virtual std::int64_t local_experts(const ExpertSizes& s) const = 0;  // experts_of(own coordinate) of placement.h
-  virtual std::size_t saved(const ExpertSizes& s) const = 0;           // bytes
-  virtual std::size_t workspace(const ExpertSizes& s) const = 0;       // bytes
-  // Fills `out`: rows grouped by local expert. offsets point into `saved`.
-  virtual ExpertRows dispatch(Stream& stream, const TensorView& x, const Routing& routing, const TensorView& rows,
-                              Region saved, Region workspace) = 0;
-  // The offsets of an earlier dispatch, for the backward pass.
-  virtual TensorView offsets(Region saved, const ExpertSizes& s) const = 0;
-  // y[t] = sum of weight x expert output. `rows` are the experts' outputs.
-  virtual void combine(Stream& stream, const TensorView& rows, const Routing& routing, const TensorView& y,
-                       Region saved, Region workspace) = 0;
-  virtual void combine_backward(Stream& stream, const TensorView& dy, const TensorView& rows, const Routing& routing,
-                                const TensorView& drows, const TensorView& dweights, Region saved,
-                                Region workspace) = 0;
-  // dx[t] = sum over the token's copies.
-  virtual void dispatch_backward(Stream& stream, const TensorView& drows, const Routing& routing, const TensorView& dx,
-                                 Region saved, Region workspace) = 0;
+  virtual void use(const OperatorSet& operators) = 0;
+
+  // Pure, before start.
+  virtual int chunks() const { return 1; }                                     // of every microbatch
+  virtual std::int64_t capacity(const ExpertSizes& s) const = 0;               // rows of one chunk at most
+  virtual std::size_t saved(const ExpertSizes&) const { return 0; }            // bytes, per layer and microbatch
+  virtual std::size_t chunk_saved(const ExpertSizes&) const { return 0; }      // bytes, per chunk of those
+  virtual std::size_t workspace(const ExpertSizes&) const { return 0; }        // bytes
+  virtual std::vector<PlanLine> plan(const ExpertSizes&) const { return {}; }  // of what start() allocates
+
+  virtual void start(const ExpertsStart& start) = 0;
+  virtual void begin(Stream& compute, const ExpertExchange& a) = 0;
+  virtual void dispatch_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
+  // Fills rows and offsets.
+  virtual void dispatch_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
+  virtual void combine_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
+  // y[t] = sum of weight x output, for the chunk's tokens.
+  virtual void combine_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
+  virtual void combine_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
+  // Fills d_outputs: weight x dy. Reads outputs, for dweights.
+  virtual void combine_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
+  virtual void dispatch_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
+  // dx[t] = sum over the token's copies, dweights[t, j] = <dy[t], the output of its choice j>, for the chunk's
+  // tokens.
+  virtual void dispatch_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
   // What this rank received since start.
   virtual Traffic traffic() const { return {}; }
 };

@@ -82,9 +82,9 @@ const Fault faults[] = {
     {"batches", "NO_SEGMENT", ErrorKind::plugin, "next", "segments of row 0"},
     {"experts", "NEGATIVE_CAPACITY", ErrorKind::plugin, "capacity", "-1 rows"},
     {"experts", "HUGE_WORKSPACE", ErrorKind::plugin, "workspace", "1152921504606846976 bytes"},
-    {"experts", "FEW_EXPERTS", ErrorKind::plugin, "local_experts", "computes with 4 of 4 experts"},
-    {"experts", "WRONG_OFFSETS", ErrorKind::plugin, "dispatch", "they must be i32 [5]"},
-    {"experts", "NO_ROWS", ErrorKind::plugin, "dispatch", "it returns rows"},
+    {"experts", "NO_CHUNKS", ErrorKind::plugin, "chunks", "a microbatch of 0 chunks"},
+    {"experts", "NAMELESS_PLAN", ErrorKind::plugin, "plan", "give every line a purpose"},
+    {"experts", "SHORT_CHUNK", ErrorKind::plugin, "dispatch_end", "expert"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Runs, FaultyPlugins, ::testing::ValuesIn(faults),
