@@ -15,6 +15,7 @@
 #include "launcher/run_plan.h"
 #include "runtime/base/log.h"
 #include "runtime/base/units.h"
+#include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/run_lock.h"
 #include "runtime/config/site.h"
 
@@ -62,12 +63,17 @@ void print_end(const LaunchResult& result, const std::vector<std::string>& words
   if (result.exit_code == 0) return;
   if (!result.report.empty()) std::fprintf(stderr, "ananke: %s\n", result.report.c_str());
   std::fprintf(stderr, "ananke: exit code %d (%s)\n", result.exit_code, name_of(kind));
-  if (is_refusal(kind) || !has_complete_checkpoint(run_dir)) return;
+  for (const std::string& name : unfinished_checkpoints(run_dir)) {
+    std::fprintf(stderr, "ananke: a checkpoint was being written and is not complete: %s\n", name.c_str());
+  }
+  const std::optional<std::uint64_t> newest = newest_complete_checkpoint(run_dir);
+  if (is_refusal(kind) || !newest) return;
   std::string again = "ananke run";
   for (const std::string& word : words) {
     if (word != "--resume") again += " " + quoted(word);
   }
-  std::fprintf(stderr, "ananke: to go on from the newest checkpoint: %s --resume\n", again.c_str());
+  std::fprintf(stderr, "ananke: to go on from the newest checkpoint (step %llu): %s --resume\n",
+               static_cast<unsigned long long>(*newest), again.c_str());
 }
 
 int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, bool resume) {

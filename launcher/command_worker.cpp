@@ -79,6 +79,7 @@ std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlin
   options.host = me.host;
   options.join_deadline = deadlines.join;
   options.exchange_deadline = deadlines.exchange;
+  options.step_deadline = deadlines.step;
   // The other threads may be deep in a collective that never ends: leave without them. What is on disk is complete or
   // recognised as incomplete at any moment.
   options.on_end = [](const Error& error) {

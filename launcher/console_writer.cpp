@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 
 namespace ananke {
 namespace {
@@ -28,10 +29,11 @@ ConsoleWriter::ConsoleWriter(int descriptor) : descriptor_(descriptor) {
 }
 
 ConsoleWriter::~ConsoleWriter() {
-  flush(std::chrono::seconds(1));
+  const bool all = flush(std::chrono::seconds(1));
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
+    if (!all) log_warning("the console takes no more: its last {} bytes or more are lost", waiting_.size());
   }
   changed_.notify_all();
   thread_.join();

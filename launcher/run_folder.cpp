@@ -98,8 +98,10 @@ std::optional<ResumePoint> check_resumable(const Path& run_dir, const LoadedJob&
   return point;
 }
 
-bool has_complete_checkpoint(const Path& run_dir) {
-  return std::ranges::any_of(find_checkpoints(run_dir), &FoundCheckpoint::complete);
+std::optional<std::uint64_t> newest_complete_checkpoint(const Path& run_dir) {
+  const auto found = find_checkpoints(run_dir);
+  const auto newest = std::ranges::find_if(found, &FoundCheckpoint::complete);
+  return newest == found.end() ? std::nullopt : std::optional(newest->step);
 }
 
 void write_run_files(const Path& run_dir, const LoadedJob& job, const Site& site) {

@@ -36,7 +36,8 @@ struct ResumePoint {
 // none at all. Bytes are not read: the workers compare checksums.
 std::optional<ResumePoint> check_resumable(const std::filesystem::path& run_dir, const LoadedJob& job);
 
-bool has_complete_checkpoint(const std::filesystem::path& run_dir);
+// Its step.
+std::optional<std::uint64_t> newest_complete_checkpoint(const std::filesystem::path& run_dir);
 
 // job.textproto and site.textproto, as workers and later resumes read them; each whole or not at all. Throws
 // Error(resource).

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/units.h"
 
 namespace ananke {
 namespace {
@@ -17,7 +19,7 @@ namespace {
 class Descriptor {
  public:
   Descriptor(const std::filesystem::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (value_ < 0) fail(ErrorKind::checkpoint, "cannot open {}: {}", path.string(), reason(errno));
+    if (value_ < 0) fail(ErrorKind::checkpoint, "cannot open {}: {}", path.string(), reason(errno, path));
   }
   ~Descriptor() {
     if (value_ >= 0) ::close(value_);
@@ -28,7 +30,7 @@ class Descriptor {
   // Some network file systems report a full disk or quota only here.
   void close(const std::filesystem::path& path) {
     const int status = ::close(std::exchange(value_, -1));
-    if (status != 0) fail(ErrorKind::checkpoint, "cannot close {}: {}", path.string(), reason(errno));
+    if (status != 0) fail(ErrorKind::checkpoint, "cannot close {}: {}", path.string(), reason(errno, path));
   }
 
  private:
@@ -40,17 +42,49 @@ void sync(int descriptor, const std::filesystem::path& path) {
     if (errno == EINTR) continue;
     // Some file systems cannot sync folders; they order these operations themselves.
     if (errno == EINVAL) return;
-    fail(ErrorKind::checkpoint, "cannot sync {}: {}", path.string(), reason(errno));
+    fail(ErrorKind::checkpoint, "cannot sync {}: {}", path.string(), reason(errno, path));
   }
+}
+
+// The highest folder above `path` that is on the same file system.
+std::filesystem::path mount_point(std::filesystem::path path) {
+  struct stat here {
+  }, above{};
+  std::error_code ignored;
+  path = std::filesystem::absolute(path, ignored);
+  while (::stat(path.c_str(), &here) != 0 && path.has_relative_path()) path = path.parent_path();
+  while (path.has_relative_path() && ::stat(path.parent_path().c_str(), &above) == 0 && above.st_dev == here.st_dev) {
+    path = path.parent_path();
+  }
+  return path;
+}
+
+// "needs 3.00 GiB; the file system at /scratch has 12.0 MiB of 2.00 TiB and 1.20M files free".
+std::string room_at(const std::filesystem::path& path, std::uint64_t needed) {
+  std::string text = needed == 0 ? "" : fmt::format("it needs {}; ", format_bytes(needed));
+  const std::filesystem::path mount = mount_point(path);
+  struct statvfs room {};
+  if (::statvfs(mount.c_str(), &room) != 0) return text + "the file system at " + mount.string();
+  text += fmt::format("the file system at {} has {} of {} free", mount.string(),
+                      format_bytes(room.f_bavail * room.f_frsize), format_bytes(room.f_blocks * room.f_frsize));
+  // Some file systems do not count files.
+  if (room.f_files > 0) text += fmt::format(" and room for {} files", format_count(static_cast<double>(room.f_favail)));
+  return text;
 }
 
 }  // namespace
 
-std::string reason(int error) {
+std::string reason(int error, const std::filesystem::path& path, std::uint64_t needed) {
   const char* hint = "";
   switch (error) {
-    case ENOSPC: hint = "; free space or inodes on that file system, or set run_dir to another one"; break;
-    case EDQUOT: hint = "; the quota of the user or project is used up, in space or in inodes (number of files)"; break;
+    case ENOSPC:
+      return fmt::format("{}: {}; free space or inodes there, or set run_dir to another one", std::strerror(error),
+                         room_at(path, needed));
+    case EDQUOT:
+      return fmt::format(
+          "{}: {}; the quota of the user, group or project there is used up, in space or in inodes (number of files): "
+          "remove files, or set run_dir to another file system",
+          std::strerror(error), room_at(path, needed));
     case EFBIG: hint = "; the limit on a file's size is too low (ulimit -f)"; break;
     case EACCES:
     case EPERM:
@@ -72,7 +106,7 @@ void make_folder(const std::filesystem::path& folder) {
   }
   std::error_code ignored;
   if (error == EEXIST && std::filesystem::is_directory(folder, ignored)) return;
-  fail(ErrorKind::checkpoint, "cannot create folder {}: {}", folder.string(), reason(error));
+  fail(ErrorKind::checkpoint, "cannot create folder {}: {}", folder.string(), reason(error, folder));
 }
 
 void sync_path(const std::filesystem::path& path) {
@@ -89,7 +123,7 @@ void write_durably(const std::filesystem::path& path, std::string_view bytes) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       fail(ErrorKind::checkpoint, "cannot write {} more bytes to {}: {}", bytes.size(), temporary.string(),
-           reason(errno));
+           reason(errno, temporary, bytes.size()));
     }
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
@@ -100,7 +134,7 @@ void write_durably(const std::filesystem::path& path, std::string_view bytes) {
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
-    fail(ErrorKind::checkpoint, "cannot rename {} to {}: {}", from.string(), to.string(), reason(errno));
+    fail(ErrorKind::checkpoint, "cannot rename {} to {}: {}", from.string(), to.string(), reason(errno, to));
   }
   sync_path(to.parent_path().empty() ? "." : to.parent_path());
 }
@@ -115,7 +149,7 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
   }
   // Any other error, such as `from` being gone, must leave `to` where it is.
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) {
-    fail(ErrorKind::checkpoint, "cannot rename {} to {}: {}", from.string(), to.string(), reason(errno));
+    fail(ErrorKind::checkpoint, "cannot rename {} to {}: {}", from.string(), to.string(), reason(errno, to));
   }
   auto old = to;
   old += ".deleting";

@@ -2,6 +2,7 @@
 // Error(checkpoint) naming the path, the action, the system's reason and what to do.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -19,7 +20,8 @@ void replace_folder(const std::filesystem::path& from, const std::filesystem::pa
 // fails.
 void remove_folder(const std::filesystem::path& folder) noexcept;
 
-// "No space left on device; free space or inodes": the system's words, and what to do where that is known.
-std::string reason(int error);
+// The system's words for what went wrong at `path`, and what to do where that is known. Where it is room that lacks:
+// which file system, what is free there, and the bytes `needed` where they are known (0: not).
+std::string reason(int error, const std::filesystem::path& path, std::uint64_t needed = 0);
 
 }  // namespace ananke

@@ -102,6 +102,16 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& run_d
   return found;
 }
 
+std::vector<std::string> unfinished_checkpoints(const std::filesystem::path& run_dir) {
+  std::vector<std::string> names;
+  for (const auto& folder : folders_in(checkpoints_folder(run_dir))) {
+    std::string name = folder.filename().string();
+    if (is_leftover(name) && !name.ends_with(deleting_mark)) names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 FoundCheckpoint inspect_checkpoint(const std::filesystem::path& folder) {
   FoundCheckpoint found;
   found.folder = folder;
@@ -180,7 +190,7 @@ void retire_unfinished(const std::filesystem::path& checkpoints) {
     // One that got its final name at this moment is a complete checkpoint.
     if (std::rename(folder.c_str(), doomed.c_str()) != 0 && errno != ENOENT) {
       fail(ErrorKind::checkpoint, "cannot rename {}, which another job has left unfinished: {}", folder.string(),
-           reason(errno));
+           reason(errno, folder));
     }
   }
   remove_leftovers(checkpoints, {});

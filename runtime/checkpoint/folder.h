@@ -31,6 +31,8 @@ struct FoundCheckpoint {
 std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& run_dir);
 // One folder, whatever its name: a checkpoint may have been copied. Never throws for what is wrong with it.
 FoundCheckpoint inspect_checkpoint(const std::filesystem::path& folder);
+// Names of the folders in which somebody writes a checkpoint, or wrote one when it ended.
+std::vector<std::string> unfinished_checkpoints(const std::filesystem::path& run_dir);
 // Whether a folder of this name is from an attempt that did not end, or on its way out.
 bool is_leftover(const std::string& folder_name);
 

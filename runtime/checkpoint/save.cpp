@@ -20,7 +20,7 @@ Checkpoints::Checkpoints(std::filesystem::path run_dir, Rendezvous& ranks, std::
       owner_(std::move(owner)) {}
 
 std::vector<std::string> Checkpoints::exchange(std::string_view what, std::string blob, std::span<const int> members) {
-  return ranks_.exchange(fmt::format("{}/{}/{}", name_, calls_, what), members, std::move(blob));
+  return ranks_.exchange_after_work(fmt::format("{}/{}/{}", name_, calls_, what), members, std::move(blob));
 }
 
 Verdict Checkpoints::judge(std::string_view what, const Verdict& own) {

@@ -60,7 +60,7 @@ using Properties = Id<H5Pclose>;
 using Attribute = Id<H5Aclose>;
 
 // The innermost error of HDF5's stack; for a failed system call that is its text with "error message = '...'" in it.
-std::string library_reason() {
+std::string library_reason(const std::filesystem::path& file = {}, std::uint64_t needed = 0) {
   std::string text;
   H5Ewalk2(
       H5E_DEFAULT, H5E_WALK_UPWARD,
@@ -71,13 +71,13 @@ std::string library_reason() {
       &text);
   int error = 0;
   if (const auto at = text.find("errno = "); at != std::string::npos) error = std::atoi(text.c_str() + at + 8);
-  if (error != 0) return reason(error);
+  if (error != 0) return reason(error, file, needed);
   return text.empty() ? "HDF5 gives no reason" : "HDF5: " + text;
 }
 
 // Called right after the library: its next call, even a successful one, forgets the reason.
 void require(bool success, const std::filesystem::path& file, std::string_view action) {
-  if (!success) fail(ErrorKind::checkpoint, "cannot {} {}: {}", action, file.string(), library_reason());
+  if (!success) fail(ErrorKind::checkpoint, "cannot {} {}: {}", action, file.string(), library_reason(file));
 }
 
 // The newest format of HDF5 1.10, whichever library writes: all its metadata have checksums.
@@ -168,9 +168,12 @@ std::string empty_file() {
 
 class ShardWriter {
  public:
-  // `path` is an empty HDF5 file.
-  explicit ShardWriter(const std::filesystem::path& path)
-      : path_(path), access_(access_properties()), file_(H5Fopen(path.c_str(), H5F_ACC_RDWR, access_.get())) {
+  // `path` is an empty HDF5 file, which will have at least so many `bytes`.
+  ShardWriter(const std::filesystem::path& path, std::uint64_t bytes)
+      : path_(path),
+        bytes_(bytes),
+        access_(access_properties()),
+        file_(H5Fopen(path.c_str(), H5F_ACC_RDWR, access_.get())) {
     require(file_.get() >= 0, path_, "open");
   }
   void write(const StateFragment& fragment, std::uint64_t checksum);
@@ -183,12 +186,13 @@ class ShardWriter {
   void write_attribute(const Dataset& dataset, const char* name, std::span<const std::uint64_t> values);
   void written(bool success, std::string_view what) const {
     if (success) return;
-    const std::string why = library_reason();
+    const std::string why = library_reason(path_, bytes_);
     abandon(file_);
     fail(ErrorKind::checkpoint, "cannot write {} {}: {}", what, path_.string(), why);
   }
 
   std::filesystem::path path_;
+  std::uint64_t bytes_;
   Properties access_;
   FileId file_;
 };
@@ -230,11 +234,15 @@ std::uint64_t checksum_of(const float* data, std::int64_t count) {
 
 std::vector<std::uint64_t> write_shard(const std::filesystem::path& path, std::span<const StateFragment> fragments) {
   std::vector<std::uint64_t> checksums;
-  for (const StateFragment& fragment : fragments) checksums.push_back(checksum_of(fragment.data, fragment.count));
+  std::uint64_t bytes = 0;
+  for (const StateFragment& fragment : fragments) {
+    checksums.push_back(checksum_of(fragment.data, fragment.count));
+    bytes += static_cast<std::uint64_t>(fragment.count) * sizeof(float);
+  }
   {
     const Library library;
     write_durably(path, empty_file());
-    ShardWriter file(path);
+    ShardWriter file(path, bytes);
     for (std::size_t i = 0; i < fragments.size(); ++i) file.write(fragments[i], checksums[i]);
     file.close();
   }

@@ -61,7 +61,7 @@ ExchangeTable::Outcome ExchangeTable::close(const Name& name, Entry& entry, Erro
 
 std::vector<ExchangeTable::Outcome> ExchangeTable::arrive(Ticket ticket, const std::string& key,
                                                           std::span<const int> members, std::string blob,
-                                                          Clock::time_point now) {
+                                                          Clock::time_point now, std::optional<Deadline> deadline) {
   Name name{key, {members.begin(), members.end()}};
   if (name.second.empty()) {
     name.second.resize(static_cast<std::size_t>(size_));
@@ -86,7 +86,8 @@ std::vector<ExchangeTable::Outcome> ExchangeTable::arrive(Ticket ticket, const s
   if (is_new) {
     entry.arrivals.resize(ranks.size());
     entry.missing = static_cast<int>(ranks.size());
-    entry.due = now + deadline_;
+    entry.deadline = deadline.value_or(deadline_);
+    entry.due = now + entry.deadline.time;
   }
   if (entry.closed && !entry.error.empty()) return {refuse(ticket, ErrorKind::stalled, entry.error)};
   const auto position = std::lower_bound(ranks.begin(), ranks.end(), ticket.rank) - ranks.begin();
@@ -107,13 +108,23 @@ std::vector<ExchangeTable::Outcome> ExchangeTable::expire(Clock::time_point now)
     for (std::size_t i = 0; i < entry.arrivals.size(); ++i) {
       if (!entry.arrivals[i].here) missing.push_back(name.second[i]);
     }
-    outcomes.push_back(close(name, entry, ErrorKind::stalled,
-                             fmt::format("exchange '{}' of {}: {} did not come within {}; look into the log of the "
-                                         "missing, or raise the site's deadlines.exchange",
-                                         name.first, format_ranks(name.second), format_ranks(missing),
-                                         format_duration(std::chrono::duration<double>(deadline_).count()))));
+    outcomes.push_back(close(
+        name, entry, ErrorKind::stalled,
+        fmt::format("exchange '{}' of {}: {} did not come within {}; look into the log of the "
+                    "missing, or raise the site's {}",
+                    name.first, format_ranks(name.second), format_ranks(missing),
+                    format_duration(std::chrono::duration<double>(entry.deadline.time).count()), entry.deadline.name)));
   }
   return outcomes;
+}
+
+bool ExchangeTable::is_waiting(int rank) const {
+  for (const auto& [name, entry] : entries_) {
+    const auto place = std::ranges::lower_bound(name.second, rank);
+    if (entry.closed || place == name.second.end() || *place != rank) continue;
+    if (entry.arrivals[static_cast<std::size_t>(place - name.second.begin())].here) return true;
+  }
+  return false;
 }
 
 std::optional<ExchangeTable::Clock::time_point> ExchangeTable::next_deadline() const {

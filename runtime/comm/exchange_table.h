@@ -32,15 +32,23 @@ class ExchangeTable {
   };
 
   // `deadline` counts from the first arrival at an exchange.
-  ExchangeTable(int size, std::chrono::milliseconds deadline) : size_(size), deadline_(deadline) {}
+  ExchangeTable(int size, std::chrono::milliseconds deadline)
+      : size_(size), deadline_{deadline, "deadlines.exchange"} {}
 
   // The outcomes that this arrival causes: none while others are missing. Misuse (not a member, ranks out of order, a
-  // key used twice, members that differ between ranks) is an outcome of its own, at once.
+  // key used twice, members that differ between ranks) is an outcome of its own, at once. The first arrival may bring
+  // another deadline, and the name of what sets it, for messages.
+  struct Deadline {
+    std::chrono::milliseconds time;
+    const char* name;
+  };
   std::vector<Outcome> arrive(Ticket ticket, const std::string& key, std::span<const int> members, std::string blob,
-                              Clock::time_point now);
+                              Clock::time_point now, std::optional<Deadline> deadline = {});
   // Exchanges whose deadline has passed; the error names who did not come. Late comers get the same error.
   std::vector<Outcome> expire(Clock::time_point now);
   std::optional<Clock::time_point> next_deadline() const;
+  // Whether the rank waits for others in some exchange.
+  bool is_waiting(int rank) const;
 
  private:
   struct Arrival {
@@ -52,6 +60,7 @@ class ExchangeTable {
     std::vector<Arrival> arrivals;  // by position among the members
     int missing = 0;
     Clock::time_point due;
+    Deadline deadline{};
     bool closed = false;
     std::string error;  // of a closed one
   };
@@ -62,7 +71,7 @@ class ExchangeTable {
   static Outcome close(const Name& name, Entry& entry, ErrorKind kind, std::string error);
 
   int size_;
-  std::chrono::milliseconds deadline_;
+  Deadline deadline_;
   std::map<Name, Entry> entries_;
   std::map<std::string, std::string> misused_;  // key -> what was wrong with its calls
 };

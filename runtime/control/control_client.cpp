@@ -66,7 +66,8 @@ class ControlClient::Impl {
   explicit Impl(ControlClientOptions given);
   ~Impl();
 
-  std::vector<std::string> exchange(const std::string& key, std::span<const int> members, std::string blob);
+  std::vector<std::string> exchange(const std::string& key, std::span<const int> members, std::string blob,
+                                    bool after_work);
   void set_phase(std::string_view phase, std::uint64_t step);
   void console(std::string_view line);
   void post(const ControlMessage& message);
@@ -307,12 +308,13 @@ void ControlClient::Impl::post(const ControlMessage& message) {
 }
 
 std::vector<std::string> ControlClient::Impl::exchange(const std::string& key, std::span<const int> members,
-                                                       std::string blob) {
+                                                       std::string blob, bool after_work) {
   ControlMessage message;
   Exchange& request = *message.mutable_exchange();
   request.set_key(key);
   for (int member : members) request.add_members(static_cast<unsigned>(member));
   request.set_blob(std::move(blob));
+  request.set_after_work(after_work);
   const std::uint64_t id = next_request_++;
   request.set_request(id);
   const std::string frame = encode_frame(message);
@@ -320,15 +322,16 @@ std::vector<std::string> ControlClient::Impl::exchange(const std::string& key, s
   answers_[id] = std::nullopt;
   out_ += frame;
   wake();
-  const bool answered = changed_.wait_for(lock, options.exchange_deadline + launcher_margin,
-                                          [&] { return answers_[id].has_value() || ended_.has_value(); });
+  const auto patience = (after_work ? options.step_deadline : options.exchange_deadline) + launcher_margin;
+  const bool answered =
+      changed_.wait_for(lock, patience, [&] { return answers_[id].has_value() || ended_.has_value(); });
   const std::optional<Answer> answer = std::move(answers_[id]);
   answers_.erase(id);
   if (answer && answer->error.empty()) return std::move(answer->blobs);
   if (answer) throw Error(answer->kind, answer->error);
   if (answered) throw Error(*ended_);
   ananke::fail(ErrorKind::stalled, "exchange '{}' of rank {}: the launcher did not answer within {}", key, options.rank,
-               format_duration(std::chrono::duration<double>(options.exchange_deadline + launcher_margin).count()));
+               format_duration(std::chrono::duration<double>(patience).count()));
 }
 
 void ControlClient::Impl::set_phase(std::string_view phase, std::uint64_t step) {
@@ -385,7 +388,12 @@ int ControlClient::rank() const { return impl_->options.rank; }
 int ControlClient::size() const { return impl_->options.size; }
 std::vector<std::string> ControlClient::exchange(const std::string& key, std::span<const int> members,
                                                  std::string blob) {
-  return impl_->exchange(key, members, std::move(blob));
+  return impl_->exchange(key, members, std::move(blob), false);
+}
+
+std::vector<std::string> ControlClient::exchange_after_work(const std::string& key, std::span<const int> members,
+                                                            std::string blob) {
+  return impl_->exchange(key, members, std::move(blob), true);
 }
 void ControlClient::set_phase(std::string_view phase, std::uint64_t step) { impl_->set_phase(phase, step); }
 bool ControlClient::stop_requested() const noexcept { return impl_->stop; }

@@ -27,6 +27,7 @@ struct ControlClientOptions {
   std::chrono::milliseconds join_deadline{60'000};
   // The launcher enforces it and names the missing; the client only adds some seconds for a launcher that is stuck.
   std::chrono::milliseconds exchange_deadline{60'000};
+  std::chrono::milliseconds step_deadline{600'000};  // of exchange_after_work
   // The launcher is lost or says that the job has failed: this worker must end. Called at most once, on the client's
   // thread, never after finish(). Waiting exchanges throw the same error.
   std::function<void(const Error&)> on_end;
@@ -46,6 +47,8 @@ class ControlClient final : public Rendezvous {
   int rank() const override;
   int size() const override;
   std::vector<std::string> exchange(const std::string& key, std::span<const int> members, std::string blob) override;
+  std::vector<std::string> exchange_after_work(const std::string& key, std::span<const int> members,
+                                               std::string blob) override;
 
   // What this worker is doing, for reports on a failure. A change counts as progress.
   void set_phase(std::string_view phase, std::uint64_t step = 0);

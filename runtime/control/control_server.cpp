@@ -244,8 +244,10 @@ void ControlServer::Impl::handle(Connection& connection, ControlMessage& message
     case ControlMessage::kExchange: {
       Exchange& exchange = *message.mutable_exchange();
       const std::vector<int> members(exchange.members().begin(), exchange.members().end());
+      std::optional<ExchangeTable::Deadline> deadline;
+      if (exchange.after_work()) deadline = {options.deadlines.step, "deadlines.step"};
       answer(exchanges_.arrive({rank, exchange.request()}, exchange.key(), members, std::move(*exchange.mutable_blob()),
-                               now));
+                               now, deadline));
       break;
     }
     case ControlMessage::kStop: add(ControlEvent::Kind::stop_requested, rank, message.stop().reason()); break;
@@ -303,7 +305,9 @@ void ControlServer::Impl::check_deadlines(Clock::time_point now) {
       watch.reported_silent = true;
       add(ControlEvent::Kind::silent, rank, seconds_text(now - watch.heard));
     }
-    if (!watch.reported_no_progress && now - watch.progressed > options.deadlines.step) {
+    // A rank that waits for others has the exchange's deadline, which names them.
+    if (!watch.reported_no_progress && now - watch.progressed > options.deadlines.step &&
+        !exchanges_.is_waiting(rank)) {
       watch.reported_no_progress = true;
       add(ControlEvent::Kind::no_progress, rank, seconds_text(now - watch.progressed));
     }

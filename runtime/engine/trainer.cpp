@@ -104,7 +104,7 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   if (resume_run) resume(changes);
   if (!saved_step_) make_weights();
   for (const std::string& used :
-       rendezvous_.exchange("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
+       rendezvous_.exchange_after_work("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
     memory_bytes_ = std::max<std::uint64_t>(memory_bytes_, std::stoull(used));
   }
   Arena& memory = engine_.device().memory();

@@ -1,6 +1,7 @@
 #include "runtime/telemetry/json_lines_observer.h"
 
 #include <google/protobuf/util/json_util.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
@@ -113,8 +114,14 @@ std::string to_json_line(const Message& message) {
   return "{" + text + "}";
 }
 
-JsonLinesObserver::JsonLinesObserver(const std::filesystem::path& run_dir)
-    : path_(run_dir / "steps.jsonl"), file_(nullptr, std::fclose) {}
+JsonLinesObserver::JsonLinesObserver(const std::filesystem::path& run_dir) : path_(run_dir / "steps.jsonl") {}
+
+JsonLinesObserver::~JsonLinesObserver() {
+  if (file_ == nullptr) return;
+  // Some network file systems tell of a full disk or quota only here.
+  if (::fsync(::fileno(file_)) != 0) warn("sync", errno);
+  if (std::fclose(file_) != 0) warn("close", errno);
+}
 
 void JsonLinesObserver::open(std::optional<std::uint64_t> resumed_after) {
   if (std::exchange(opened_, true)) return;
@@ -127,7 +134,7 @@ void JsonLinesObserver::open(std::optional<std::uint64_t> resumed_after) {
   } catch (const std::exception& error) {
     log_warning("{} keeps lines of an earlier run: {}", path_.string(), error.what());
   }
-  file_.reset(std::fopen(path_.c_str(), "ae"));
+  file_ = std::fopen(path_.c_str(), "ae");
   if (!file_) warn("open", errno);
 }
 
@@ -154,15 +161,16 @@ void JsonLinesObserver::write(const TelemetryLine& line) {
   open(std::nullopt);
   if (!file_) return;
   const std::string text = to_json_line(line) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0) return;
+  if (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0) return;
   warn("write", errno);
-  std::clearerr(file_.get());  // the next line is tried again: the disk may have room by then
+  std::clearerr(file_);  // the next line is tried again: the disk may have room by then
 }
 
 void JsonLinesObserver::warn(const char* action, int error) {
   if (warned_) return;
   warned_ = true;
-  log_warning("cannot {} {}: {}; the run goes on, its records have gaps", action, path_.string(), std::strerror(error));
+  log_warning("cannot {} {}: {}; the run itself is not affected, its records may have gaps", action, path_.string(),
+              std::strerror(error));
 }
 
 }  // namespace ananke

@@ -28,6 +28,8 @@ std::string to_json_line(const google::protobuf::Message& message);
 class JsonLinesObserver : public Observer {
  public:
   explicit JsonLinesObserver(const std::filesystem::path& run_dir);
+  // Makes the file durable; says it where that fails.
+  ~JsonLinesObserver() override;
   void on_step(const StepRecord& record) override;
   void on_evaluation(const EvaluationRecord& record) override;
   void on_event(const RunEvent& event) override;
@@ -38,7 +40,7 @@ class JsonLinesObserver : public Observer {
   void warn(const char* action, int error);
   std::filesystem::path path_;
   bool opened_ = false;
-  std::unique_ptr<FILE, int (*)(FILE*)> file_;
+  FILE* file_ = nullptr;
   bool warned_ = false;
 };
 

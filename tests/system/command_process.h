@@ -23,8 +23,10 @@ inline std::string text_of(const std::filesystem::path& path) {
 
 class CommandProcess {
  public:
-  // Both streams go to `output`.
-  CommandProcess(const std::vector<std::string>& words, std::filesystem::path output) : output_(std::move(output)) {
+  // Both streams go to `output`. `environment`: "NAME=value" each, on top of this process's own.
+  CommandProcess(const std::vector<std::string>& words, std::filesystem::path output,
+                 std::vector<std::string> environment = {})
+      : output_(std::move(output)) {
     std::vector<std::string> all{ANANKE_BINARY_DIR "/bin/ananke"};
     all.insert(all.end(), words.begin(), words.end());
     std::vector<char*> arguments;
@@ -38,6 +40,7 @@ class CommandProcess {
     }
     dup2(file, STDOUT_FILENO);
     dup2(file, STDERR_FILENO);
+    for (std::string& setting : environment) putenv(setting.data());
     execv(arguments[0], arguments.data());
     _exit(127);
   }

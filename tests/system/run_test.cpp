@@ -151,6 +151,25 @@ TEST_F(RunTest, WorkersOfAStoppedLauncherEndByThemselvesOnceTheFolderIsAnothers)
   EXPECT_EQ(job.wait(seconds(30)), static_cast<int>(ErrorKind::checkpoint)) << job.output();
 }
 
+// The last checkpoint is waited for, but not for ever.
+TEST_F(RunTest, ACheckpointWhoseWritingHangsEndsTheJobInTimeAndIsNamed) {
+  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { step: "5s" })";
+  CommandProcess job(words({"--site", (folder / "site.textproto").string(), "--set", "training.steps=30", "--set",
+                            "checkpoint.every_steps=20"}),
+                     folder / "output",
+                     {"LD_PRELOAD=" ANANKE_BINARY_DIR "/tests/libfile_faults.so",
+                      "ASAN_OPTIONS=verify_asan_link_order=0", "ANANKE_FILE_FAULT=sync 0 step-00000030.partial"});
+  EXPECT_EQ(job.wait(seconds(60)), static_cast<int>(ErrorKind::stalled)) << job.output();
+  EXPECT_TRUE(says(job, "made no progress for")) << job.output();
+  EXPECT_TRUE(says(job, "(phase 'checkpoint', step 30)")) << job.output();
+  EXPECT_TRUE(says(job, "a checkpoint was being written and is not complete: step-00000030.partial.")) << job.output();
+  EXPECT_TRUE(says(job, "to go on from the newest checkpoint (step 20): ananke run")) << job.output();
+  CommandProcess again(words({"--resume", "--set", "training.steps=30"}), folder / "output");
+  EXPECT_EQ(again.wait(), 0) << again.output();
+  EXPECT_TRUE(says(again, "resumed from")) << again.output();
+  EXPECT_EQ(find_checkpoints(folder / "run").front().step, 30u);
+}
+
 TEST_F(RunTest, AKilledLauncherLeavesNoWorkerAndTheFolderCanBeTakenOver) {
   CommandProcess job(words(), folder / "output");
   ASSERT_TRUE(wait_for_steps(job)) << job.output();

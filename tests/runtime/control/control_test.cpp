@@ -119,6 +119,21 @@ TEST(ControlChannel, NamesTheMissingOfAnExchangeAndOfTheJob) {
   EXPECT_EQ(server.events(Kind::not_joined).size(), 2u);
 }
 
+// Files take one rank longer than another, by more than messages may.
+TEST(ControlChannel, AfterWorkTheDeadlineIsAStepsAndOnlyTheMissingMakeNoProgress) {
+  ServerThread server(2, {.exchange = milliseconds(80), .step = milliseconds(600)});
+  auto zero = ControlClient::connect(server.client_options(0));
+  auto one = ControlClient::connect(server.client_options(1));
+  auto waiting = std::async([&] { return zero->exchange_after_work("files", {}, "a"); });
+  std::this_thread::sleep_for(milliseconds(250));
+  EXPECT_EQ(one->exchange_after_work("files", {}, "b"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(waiting.get(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(contains(error_of([&] { zero->exchange_after_work("more files", {}, "a"); }),
+                       "rank 1 did not come within 600 ms; look into the log of the missing, or raise the site's "
+                       "deadlines.step"));
+  EXPECT_EQ(server.wait_for(Kind::no_progress).rank, 1);
+}
+
 TEST(ControlChannel, SixtyFourJoinAtOnceAndExchange) {
   constexpr int ranks = 64;
   ServerThread server(ranks);

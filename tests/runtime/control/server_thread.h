@@ -34,6 +34,7 @@ class ServerThread {
             .host = "test",
             .join_deadline = std::chrono::seconds(10),
             .exchange_deadline = options_.deadlines.exchange,
+            .step_deadline = options_.deadlines.step,
             .on_end = {}};
   }
   template <class Call>
