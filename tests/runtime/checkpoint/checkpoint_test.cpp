@@ -1,3 +1,5 @@
+#include "ananke/checkpoint.pb.h"
+#include "runtime/checkpoint/index.h"
 #include "tests/runtime/checkpoint/checkpoint_fixture.h"
 
 namespace ananke {
@@ -17,6 +19,44 @@ TEST_F(CheckpointTest, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
     for (int readers : {1, 2, 3, 4, 7})
       EXPECT_EQ(load(readers), all_of(readers, "step 7")) << writers << " to " << readers;
   }
+}
+
+// Where elements beyond 2^31 lie: fragments of three ranks, read by one that owns a range across two of them.
+TEST(CheckpointIndexTest, LocatesElementsBeyondTwoToThe31) {
+  constexpr std::int64_t third = 3'000'000'001, size = 3 * third;
+  CheckpointIndex index;
+  IndexBuilder builder(index);
+  for (std::int64_t rank : {2, 0, 1}) {
+    CheckpointIndex part;
+    part.add_files()->set_name(shard_file_name(static_cast<int>(rank)));
+    CheckpointTensor& tensor = *part.add_tensors();
+    tensor.set_parameter("w");
+    tensor.set_state("weight");
+    tensor.add_shape(3);
+    tensor.add_shape(third);
+    CheckpointFragment& piece = *tensor.add_fragments();
+    piece.set_file(0);
+    piece.set_begin(static_cast<std::uint64_t>(rank * third));
+    piece.set_count(static_cast<std::uint64_t>(third));
+    builder.add(part);
+  }
+  builder.finish();
+  const StateTarget target{"w", "weight", {3, third}, third + 5, third, nullptr};
+  const auto pieces = locate(index, std::span(&target, 1));
+  ASSERT_EQ(pieces.size(), 2u);
+  std::int64_t at = 0;
+  for (const std::int64_t rank : {1, 2}) {
+    const auto piece = std::ranges::find_if(pieces, [&](const FilePiece& p) {
+      return index.files(p.file).name() == shard_file_name(static_cast<int>(rank));
+    });
+    ASSERT_NE(piece, pieces.end());
+    EXPECT_EQ(piece->offset, rank == 1 ? 5 : 0);
+    EXPECT_EQ(piece->offset_in_target, at);
+    EXPECT_EQ(piece->count, rank == 1 ? third - 5 : 5);
+    at += piece->count;
+  }
+  EXPECT_EQ(at, third);
+  EXPECT_EQ(size, 9'000'000'003);
 }
 
 TEST_F(CheckpointTest, TheNewestIsLoaded) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -40,6 +41,32 @@ TEST(Safetensors, RefusesFilesThatAreNotOfTheFormat) {
   EXPECT_NAMES(refused(folder, "plain text that is somewhat longer than a header"), "header");
   EXPECT_NAMES(refused(folder, file_with("[]", 0)), "not JSON");
   EXPECT_NAMES(refused(folder, file_with("{\"a\"", 0)), "line 1, column 5");
+}
+
+TEST(Safetensors, ReadsElementsBeyondTwoToThe31) {
+  TemporaryFolder folder;
+  constexpr std::int64_t count = (std::int64_t{1} << 31) + 4;
+  const std::string header = fmt::format(R"({{"b":{{"dtype":"BF16","shape":[{0}],"data_offsets":[0,{1}]}},)"
+                                         R"("f":{{"dtype":"F32","shape":[2,{2}],"data_offsets":[{1},{3}]}}}})",
+                                         count, 2 * count, count / 2, 6 * count);
+  const auto path = folder.write("x.safetensors", file_with(header, 0));
+  const auto data = std::filesystem::file_size(path);
+  std::filesystem::resize_file(path, data + 6 * count);  // holes take no room
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  const std::uint16_t half = 0x3f00;
+  const float value = 1.25f;
+  file.seekp(static_cast<std::streamoff>(data + 2 * (count - 1)));
+  file.write(reinterpret_cast<const char*>(&half), sizeof half);
+  file.seekp(static_cast<std::streamoff>(data + 6 * count - 4));
+  file.write(reinterpret_cast<const char*>(&value), sizeof value);
+  file.close();
+  const Safetensors tensors = Safetensors::open(path);
+  std::array<float, 3> last{};
+  tensors.read_f32("b", last, count - 3);
+  EXPECT_EQ(last, (std::array<float, 3>{0, 0, 0.5f}));
+  tensors.read_f32("f", last, count - 3);
+  EXPECT_EQ(last, (std::array<float, 3>{0, 0, 1.25f}));
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { tensors.read_f32("f", last, count - 2); }), "f");
 }
 
 TEST(Safetensors, RefusesHeadersThatContradictThemselvesOrTheFile) {

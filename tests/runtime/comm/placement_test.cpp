@@ -127,6 +127,35 @@ TEST(Placement, EveryElementHasExactlyOneOwnerAndLiesWhereTheGatherPutsIt) {
   }
 }
 
+// A model of the field: units of more than 2^31 elements, and one parameter; each element owned once.
+TEST(Placement, CountsBeyondTwoToThe31) {
+  const ParameterTable table(
+      make_model({.layers = 1, .experts = 384, .hidden = 6144, .vocabulary = 512'000, .width = 1792}));
+  for (const MeshShape& mesh : {MeshShape{1, 1}, {1, 3}, {1, 384}, {1, 384, 4}, {1, 96, 96}}) {
+    const Placement placement(table, mesh);
+    std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> pieces(table.parameters().size());
+    for (int rank = 0; rank < mesh.shard; ++rank) {
+      for (const Fragment& f : placement.fragments(rank)) pieces[f.parameter].emplace_back(f.begin, f.count);
+    }
+    std::int64_t largest = 0, unit = 0;
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      std::int64_t next = 0;
+      std::sort(pieces[p].begin(), pieces[p].end());
+      for (const auto& [begin, count] : pieces[p]) {
+        ASSERT_EQ(begin, next) << table.parameters()[p].name << " on " << to_string(mesh);
+        next += count;
+      }
+      ASSERT_EQ(next, table.parameters()[p].shape.elements()) << table.parameters()[p].name;
+      largest = std::max(largest, next);
+    }
+    for (int u = 0; u < static_cast<int>(table.units().size()); ++u) {
+      unit = std::max(unit, placement.largest_padded(u));
+    }
+    EXPECT_EQ(largest, 512'000LL * 6144);
+    EXPECT_GE(unit, largest) << to_string(mesh);
+  }
+}
+
 TEST(Placement, HoldsForRandomModelsAndMeshes) {
   std::mt19937 random(20261);
   const auto draw = [&](int least, int most) { return static_cast<int>(least + random() % (most - least + 1)); };
