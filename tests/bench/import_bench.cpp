@@ -1,6 +1,7 @@
 // Import speed: megabytes of text a second and core. Run by hand: build/tests/import_bench [FILE-OR-FOLDER [MEGABYTES]]
 // Without a file, text is made up: words of a Zipf-like distribution, in lines and paragraphs.
 // "a core": by the processor time of all threads and of ananke-tokenize, so that a busy machine does not blur it.
+// "idle": how much of the time that a busy machine would have given it ananke-tokenize had nothing to do.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -8,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -38,6 +41,53 @@ double peak_mib() {
   ::getrusage(RUSAGE_CHILDREN, &children);
   return static_cast<double>(std::max(self.ru_maxrss, children.ru_maxrss)) / 1024;
 }
+
+// Looks at what the scheduler says of this process's children: how long they ran, and how long they could have.
+class ChildWatch {
+ public:
+  // Share of the children's time in which they neither ran nor waited for a processor.
+  double idle() {
+    thread_.request_stop();
+    thread_.join();
+    double idle = 0, runnable = 0;
+    for (const auto& [child, seen] : children_) {
+      idle += seen.last.wall - seen.first.wall - (seen.last.run - seen.first.run) - (seen.last.wait - seen.first.wait);
+      runnable += seen.last.run - seen.first.run;
+    }
+    return runnable > 0 ? std::max(0.0, idle) / (idle + runnable) : 0;
+  }
+
+ private:
+  struct Times {
+    double wall = 0, run = 0, wait = 0;  // seconds
+  };
+  struct Seen {
+    Times first, last;
+  };
+  void look() {
+    const std::string self = "/proc/self/task";
+    std::error_code gone;
+    for (const auto& task : fs::directory_iterator(self, gone)) {
+      std::ifstream children(task.path() / "children");
+      for (int child = 0; children >> child;) {
+        std::ifstream file(fmt::format("/proc/{}/schedstat", child));
+        double run = 0, wait = 0;
+        if (!(file >> run >> wait)) continue;
+        const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+        const Times times{now, 1e-9 * run, 1e-9 * wait};
+        children_.try_emplace(child, Seen{times, times}).first->second.last = times;
+      }
+    }
+  }
+
+  std::map<int, Seen> children_;
+  std::jthread thread_{[this](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      look();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }};
+};
 
 std::string made_up_text(std::size_t bytes) {
   const RandomKey key(1, "import bench");
@@ -80,15 +130,18 @@ void measure(const char* name, const fs::path& input, const std::string& tokeniz
   options.sources.push_back({input, std::nullopt});
   options.tokenizer = tokenizer;
   options.jobs = jobs;
+  ChildWatch watch;
   const double processor = processor_seconds();
   const auto begin = std::chrono::steady_clock::now();
   const ImportResult result = import_documents(options, input.parent_path() / "out.h5");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const double megabytes = static_cast<double>(result.bytes) * 1e-6;
-  const double used = processor_seconds() - processor;
-  std::printf("%-28s jobs %d  %7.2f MB  %6.2f s  %7.2f MB/s  %7.2f MB/s a core  %.2f bytes/token  peak %.0f MiB\n",
-              name, jobs, megabytes, seconds, megabytes / seconds, megabytes / used,
-              static_cast<double>(result.bytes) / static_cast<double>(result.tokens), peak_mib());
+  const double used = processor_seconds() - processor, idle = watch.idle();
+  std::printf(
+      "%-28s jobs %d  %7.2f MB  %6.2f s  %7.2f MB/s  %7.2f MB/s a core  %.2f bytes/token  idle %3.0f %%  peak %.0f "
+      "MiB\n",
+      name, jobs, megabytes, seconds, megabytes / seconds, megabytes / used,
+      static_cast<double>(result.bytes) / static_cast<double>(result.tokens), 100 * idle, peak_mib());
   std::fflush(stdout);
 }
 

@@ -137,7 +137,7 @@ TEST_F(RunTest, ALauncherThatHasLostItsFolderEndsTheJob) {
 }
 
 TEST_F(RunTest, WorkersOfAStoppedLauncherEndByThemselvesOnceTheFolderIsAnothers) {
-  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { exchange: "3s" })";
+  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { exchange: "3s" step: "8s" })";
   CommandProcess job(words({"--site", (folder / "site.textproto").string()}), folder / "output");
   ASSERT_TRUE(wait_for_steps(job)) << job.output();
   const std::map<int, pid_t> workers = job.workers();
