@@ -71,7 +71,8 @@ int command_export(const Arguments& arguments) {
       "export", "CHECKPOINT_OR_RUN_DIR --output FOLDER [options]",
       "Writes the weights of a checkpoint, or of the newest usable one of a run, as a folder that Hugging Face\n"
       "transformers opens: config.json and safetensors, every expert's matrices as tensors of their own.\n"
-      "The tokenizer is not part of a checkpoint: put its files beside them.");
+      "Beside them go the tokenizer's files and generation_config.json of the folder that the job began with, or the\n"
+      "SentencePiece model of the store that it trained on, where they still are.");
   options.add()("output,o", po::value(&output)->value_name("FOLDER"), "folder to write; it must not exist yet")(
       "dtype", po::value(&dtype)->value_name("bf16|fp32")->default_value("bf16"),
       "type of the tensors: fp32 is exact, bf16 rounded to nearest even")(
@@ -82,6 +83,8 @@ int command_export(const Arguments& arguments) {
   ExportOptions target{output, parse_dtype(options, dtype), parse_shard_size(options, shard_size)};
 
   CheckpointReader checkpoint(from);
+  const CarriedFiles carried = find_carried_files(checkpoint.job());
+  target.files = carried.files;
   const ExportSummary summary = export_huggingface(
       checkpoint.job().model(), target,
       [&](const Parameter& parameter, std::int64_t begin, std::span<float> out) {
@@ -91,6 +94,7 @@ int command_export(const Arguments& arguments) {
   std::printf("%s: %zu tensors, %s as %s in %zu file%s, from step %llu (%s)\n", output.c_str(), summary.tensors,
               format_bytes(summary.bytes).c_str(), dtype.c_str(), summary.files, summary.files == 1 ? "" : "s",
               static_cast<unsigned long long>(checkpoint.index().step()), checkpoint.folder().c_str());
+  for (const std::string& remark : carried.remarks) std::printf("  %s\n", remark.c_str());
   return 0;
 }
 

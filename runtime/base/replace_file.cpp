@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 #include "runtime/base/process.h"
 
 namespace ananke {
@@ -26,8 +27,13 @@ void sync_path(const std::filesystem::path& path) {
     fail(ErrorKind::resource, "cannot sync {}: {}", path.string(), std::strerror(reason));
 }
 
-// ".partial.HOST.": process ids mean something on one host only, and folders are shared between hosts.
-std::string partial_mark() { return fmt::format(".partial.{}.", host_name()); }
+// ".partial.HOST.SPACE.": process ids mean something on one host and in one container only, and folders are shared
+// between them.
+std::string partial_mark() {
+  std::string space = this_process().space;
+  std::erase_if(space, [](char c) { return c < '0' || c > '9'; });
+  return fmt::format(".partial.{}.{}.", host_name(), space);
+}
 
 // Whether `name` is a partial file of a process of this host that is gone.
 bool is_stale(std::string_view name, std::string_view mark) {
@@ -54,7 +60,9 @@ void remove_stale_partials(const std::filesystem::path& final_name) noexcept try
   for (; !problem && entry != std::filesystem::directory_iterator(); entry.increment(problem)) {
     const std::string name = entry->path().filename().string();
     if ((name.starts_with(own) || name.starts_with("." + own)) && is_stale(name, mark)) {
-      ::unlink(entry->path().c_str());
+      std::error_code stays;
+      std::filesystem::remove_all(entry->path(), stays);
+      if (!stays) log_warning("removed {}, left unfinished by a process that has died", entry->path().string());
     }
   }
 } catch (const std::exception&) {

@@ -1,5 +1,6 @@
 // Writing a file so that its name only ever stands for all of it: a temporary name beside it, fsync, rename, fsync of
-// the folder. A writer that dies leaves the old file, or none, and perhaps a `.NAME.partial.HOST.PID`.
+// the folder. A writer that dies leaves the old file, or none, and perhaps a `.NAME.partial.HOST.SPACE.PID` (SPACE: of
+// process ids).
 #pragma once
 
 #include <filesystem>
@@ -12,8 +13,8 @@ std::filesystem::path partial_name(const std::filesystem::path& final_name);
 // file and the system's reason.
 void commit_file(const std::filesystem::path& partial, const std::filesystem::path& final_name);
 
-// Removes what writers of this file, or of one whose name begins with `.NAME.`, left behind that have died on this
-// host. What cannot be listed or removed stays.
+// Removes, and says so, what writers of this file or folder, or of one whose name begins with `.NAME.`, left behind
+// that have died on this host. What cannot be listed or removed stays.
 void remove_stale_partials(const std::filesystem::path& final_name) noexcept;
 
 // Removes the partial file when it goes out of scope without commit().

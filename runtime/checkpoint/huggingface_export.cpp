@@ -89,6 +89,7 @@ class PartialFolder {
         !(std::filesystem::is_directory(final_, error) && std::filesystem::is_empty(final_, error))) {
       fail(ErrorKind::config, "the output {} exists already; remove it or name another folder", final_.string());
     }
+    remove_stale_partials(final_);
     path_ = partial_name(final_);
     std::filesystem::remove_all(path_, error);
     if (!std::filesystem::create_directories(path_, error)) {
@@ -118,6 +119,16 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   stream.close();
   if (!stream) fail(ErrorKind::resource, "cannot write {}: {}", path.string(), std::strerror(errno));
   file.commit();
+}
+
+void carry(const CarriedFile& file, const std::filesystem::path& folder) {
+  if (file.from.empty()) return write_text(folder / file.name, file.content);
+  ReplacedFile copy(folder / file.name);
+  std::error_code error;
+  if (!std::filesystem::copy_file(file.from, copy.partial(), error)) {
+    fail(ErrorKind::resource, "cannot copy {} to {}: {}", file.from.string(), copy.partial().string(), error.message());
+  }
+  copy.commit();
 }
 
 using Parameters = std::vector<const Parameter*>;
@@ -200,6 +211,7 @@ ExportSummary export_huggingface(const Model& model, const ExportOptions& option
   }
   if (shards.size() > 1) write_text(folder.path() / "model.safetensors.index.json", index_text(shards, summary.bytes));
   write_text(folder.path() / "config.json", huggingface_config_text(model, options.dtype));
+  for (const CarriedFile& file : options.files) carry(file, folder.path());
   folder.commit();
   return summary;
 }

@@ -7,7 +7,9 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "runtime/checkpoint/carried_files.h"
 #include "runtime/checkpoint/safetensors_writer.h"
 #include "runtime/model/parameter_table.h"
 
@@ -21,6 +23,7 @@ struct ExportOptions {
   std::filesystem::path output;                   // a folder that does not exist yet, or is empty
   SafetensorsType dtype = SafetensorsType::bf16;  // f32 is exact; bf16 is rounded to nearest even
   std::uint64_t shard_bytes = 5'000'000'000;      // of tensors per file; a larger tensor has a file of its own
+  std::vector<CarriedFile> files = {};            // copied beside them
 };
 struct ExportSummary {
   std::size_t tensors = 0, files = 0;

@@ -4,8 +4,11 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/random.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/data/megatron_dataset.h"
@@ -61,9 +64,15 @@ class SourceImporter {
       tokenizers_.push_back(make_tokenizer(options.tokenizer, options.tokenize_program));
     }
     tokenizer_ = tokenizers_[0]->info();
+    if (tokenizer_.name == "sentencepiece") read_model();
   }
 
   const TokenizerInfo& tokenizer() const noexcept { return tokenizer_; }
+
+  // Into the store itself, so that whoever has the store has the tokenizer.
+  void keep_tokenizer(StoreSink& sink) const {
+    if (!model_.empty()) sink.keep_tokenizer(model_);
+  }
 
   // What is not there, or would be replaced, shows before anything is written.
   void check(std::span<const ImportSource> sources, const fs::path& output) {
@@ -110,6 +119,13 @@ class SourceImporter {
   }
 
  private:
+  void read_model() {
+    std::ifstream file(options_.tokenizer, std::ios::binary);
+    model_.assign(std::istreambuf_iterator<char>(file), {});
+    if (!file || hash_hex(model_) != tokenizer_.hash) {
+      fail(ErrorKind::data, "{} changes while it is read; import again", options_.tokenizer);
+    }
+  }
   void use_bare_vocabulary() {
     if (options_.vocabulary_size == 0) {
       fail(ErrorKind::config,
@@ -159,6 +175,7 @@ class SourceImporter {
   bool megatron_ = false;
   std::vector<std::unique_ptr<Tokenizer>> tokenizers_;
   TokenizerInfo tokenizer_;
+  std::string model_;  // of SentencePiece
   ImportProgress progress_;
 };
 
@@ -206,6 +223,7 @@ ImportResult import_weighted(const ImportOptions& options, const fs::path& outpu
   }
   StoreSink sink = open_sink(output, importer.tokenizer(), false);
   ImportResult result = mix_stores(sources, options.seed, sink, report);
+  importer.keep_tokenizer(sink);
   sink.finish(named, hash_hex(fmt::format("{}seed {}", hashes, options.seed)));
   return result;
 }
@@ -231,6 +249,7 @@ ImportResult import_documents(const ImportOptions& options, const fs::path& outp
   if (weighted) return import_weighted(options, output, named, importer, report);
   StoreSink sink = open_sink(output, importer.tokenizer(), false);
   const std::string hash = importer.import(options.sources, sink);
+  importer.keep_tokenizer(sink);
   sink.finish(named, hash);
   return {sink.documents(), sink.tokens(), sink.text_bytes(), {}};
 }

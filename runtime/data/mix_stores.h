@@ -23,6 +23,7 @@ class StoreSink {
             std::int64_t eos_id, std::uint64_t vocabulary_size, bool keep_bytes);
   void append(std::span<const std::int32_t> tokens, std::uint64_t text_bytes);
   void end_document();
+  void keep_tokenizer(std::string_view model) { writer_.keep_tokenizer(model); }
   void finish(const std::string& source, const std::string& source_hash);
   FileHandle take_document_bytes();
 

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/data/hdf5_handle.h"
 #include "runtime/data/offset_index.h"
 
@@ -231,6 +232,26 @@ TokenStore::TokenStore(TokenStore&&) noexcept = default;
 
 const std::string& TokenStore::path() const noexcept { return state_->path; }
 const TokenStoreInfo& TokenStore::info() const noexcept { return state_->info; }
+
+std::string TokenStore::tokenizer_model() const {
+  const State& state = *state_;
+  std::string model;
+  {
+    const Hdf5Session session;
+    if (H5Lexists(state.file.get(), "tokenizer_model", H5P_DEFAULT) <= 0) return {};
+    std::uint64_t size = 0;
+    const Hdf5Handle set = state.dataset("tokenizer_model", size);
+    if (size > std::filesystem::file_size(state.path)) state.refuse(fmt::format("its tokenizer has {} bytes", size));
+    model.resize(size);
+    if (H5Dread(set.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, model.data()) < 0) {
+      state.refuse(fmt::format("its tokenizer cannot be read: {}", hdf5_reason()));
+    }
+  }
+  if (const std::string hash = hash_hex(model); hash != state.info.tokenizer_hash) {
+    state.refuse(fmt::format("the tokenizer in it has the hash {} where {} is said", hash, state.info.tokenizer_hash));
+  }
+  return model;
+}
 
 std::uint64_t TokenStore::targets() const noexcept { return state_->targets; }
 

@@ -4,7 +4,8 @@
 // Root attributes: format "ananke-token-store", version 1, tokenizer, tokenizer_hash, eos_id (-1: none),
 // vocabulary_size, source (what was imported), source_hash, source_bytes (text, without what the tokenizer added).
 // tokens: 1-D, the smallest of u8/u16/u32 that holds the vocabulary. document_offsets: u64, documents + 1 of them, from
-// 0. Both chunked, every chunk with a checksum; file metadata in the format of HDF5 1.10, which has checksums too.
+// 0; tokenizer_model: u8, the SentencePiece model where there is one. The first two are chunked, every chunk with a
+// checksum; file metadata in the format of HDF5 1.10, which has checksums too.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ananke {
@@ -40,6 +42,8 @@ class TokenStoreWriter {
   TokenStoreWriter& operator=(const TokenStoreWriter&) = delete;
   void append(std::span<const std::int32_t> tokens);  // to the document that is being written
   void end_document();
+  // Keeps the tokenizer's definition in the store; tokenizer_hash is its hash.
+  void keep_tokenizer(std::string_view model);
   void finish(const std::string& source, const std::string& source_hash, std::uint64_t source_bytes);
 
  private:
@@ -58,6 +62,8 @@ class TokenStore {
   TokenStore(TokenStore&&) noexcept;
   const std::string& path() const noexcept;
   const TokenStoreInfo& info() const noexcept;
+  // The tokenizer's definition (a SentencePiece model); empty where the store has none.
+  std::string tokenizer_model() const;
   // Tokens of a document, the end-of-document token included.
   std::uint64_t length(std::uint64_t document) const;
   // Tokens that have one before them in their document.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "runtime/base/error.h"
+#include "runtime/base/hash.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/data/hdf5_handle.h"
 #include "runtime/data/token_store.h"
@@ -32,6 +33,7 @@ class Column {
     const Hdf5Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     H5Pset_chunk(creation.get(), 1, &chunk_size);
     H5Pset_fletcher32(creation.get());
+    H5Pset_obj_track_times(creation.get(), false);  // the same input makes the same bytes
     dataset_ =
         Hdf5Handle(H5Dcreate2(file_id, name, stored, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose);
     if (!dataset_) refuse("create");
@@ -134,7 +136,9 @@ TokenStoreWriter::TokenStoreWriter(const std::filesystem::path& path, std::strin
   const Hdf5Session session;
   const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
-  state_->file = Hdf5Handle(H5Fcreate(partial.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose);
+  const Hdf5Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+  H5Pset_obj_track_times(creation.get(), false);
+  state_->file = Hdf5Handle(H5Fcreate(partial.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
   if (!state_->file) fail(ErrorKind::resource, "cannot create {}: {}", partial, hdf5_reason());
   state_->tokens = std::make_unique<Column<std::int32_t>>(
       partial, state_->file.get(), "tokens", stored_type(vocabulary_size), H5T_NATIVE_INT32, tokens_per_chunk);
@@ -162,6 +166,22 @@ void TokenStoreWriter::end_document() {
   const Hdf5Session session;
   state_->offsets->append({&state_->info.tokens, 1});
   ++state_->info.documents;
+}
+
+void TokenStoreWriter::keep_tokenizer(std::string_view model) {
+  ANANKE_CHECK(hash_hex(model) == state_->info.tokenizer_hash, "a tokenizer whose hash is not {}",
+               state_->info.tokenizer_hash);
+  const Hdf5Session session;
+  const hsize_t size = model.size();
+  const Hdf5Handle space(H5Screate_simple(1, &size, nullptr), H5Sclose);
+  const Hdf5Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_obj_track_times(creation.get(), false);
+  const Hdf5Handle set(H5Dcreate2(state_->file.get(), "tokenizer_model", H5T_STD_U8LE, space.get(), H5P_DEFAULT,
+                                  creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  if (!set || H5Dwrite(set.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, model.data()) < 0) {
+    fail(ErrorKind::resource, "cannot write the tokenizer to {}: {}", state_->target.partial().string(), hdf5_reason());
+  }
 }
 
 void TokenStoreWriter::finish(const std::string& source, const std::string& source_hash, std::uint64_t source_bytes) {

@@ -75,8 +75,11 @@ TEST_F(CheckpointCommands, FollowARunFromMeshToMeshAndIntoAnother) {
   expect(ananke({"export", run, "--output", out, "--dtype", "fp32", "--shard-size", "20kB"}), 0, {"from step 8"});
   expect(ananke({"export", run, "--output", out}), 3, {"exists already"});
   expect(ananke({"import", out, "--print-model"}), 0, {"model {", "num_experts: 6", "moe_intermediate_size: 16"});
+  folder.write("hf/tokenizer.json", "{}");
   expect(train("next", {"--ranks", "2", "--set", "initial_weights=" + out, "--set", "training.steps=1"}), 0,
          {"weights from /", "finished at step 1"});
+  expect(ananke({"export", (folder / "next").string(), "--output", out + "3"}), 0, {"tokenizer.json from /"});
+  EXPECT_EQ(read_text(folder / "hf3/tokenizer.json"), "{}");
   expect(train("other", {"--set", "initial_weights=" + out, "--set", "model.num_experts=12"}), 3,
          {"num_experts: 6 in the folder, 12 in the job"});
 

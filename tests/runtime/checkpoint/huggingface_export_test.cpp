@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
+#include "ananke/job.pb.h"
 #include "ananke/model.pb.h"
+#include "runtime/base/hash.h"
+#include "runtime/checkpoint/carried_files.h"
 #include "runtime/checkpoint/huggingface.h"
+#include "runtime/data/token_store.h"
 #include "tests/runtime/refusal.h"
 #include "tests/runtime/temporary_folder.h"
 
@@ -103,6 +108,75 @@ TEST(HuggingfaceExport, KeepsTheNumberOfEveryExpert) {
   const std::string bytes = read_text(folder / "out/model.safetensors");
   EXPECT_LT(bytes.find("layers.0.mlp.experts.2.gate"), bytes.find("layers.0.mlp.experts.10.gate"));
   const HuggingfaceWeights weights(folder / "out", model, table.parameters());
+}
+
+std::vector<std::string> names_of(const CarriedFiles& carried) {
+  std::vector<std::string> names;
+  for (const CarriedFile& file : carried.files) names.push_back(file.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(HuggingfaceExport, CarriesTheTokenizerOfTheFolderThatTheJobBeganWith) {
+  using Names = std::vector<std::string>;
+  TemporaryFolder folder;
+  folder.write("hf/tokenizer.json", "{\"a\": 1}");
+  folder.write("hf/blob", "{\"eos_token_id\": 7}");
+  std::filesystem::create_symlink("blob", folder / "hf/generation_config.json");  // as in a download cache
+  folder.write("hf/model.safetensors", "large");
+  Job job;
+  job.set_initial_weights((folder / "hf").string());
+  job.mutable_data()->set_tokens((folder / "gone.h5").string());
+  const CarriedFiles carried = find_carried_files(job);
+  EXPECT_EQ(names_of(carried), (Names{"generation_config.json", "tokenizer.json"}));
+  ASSERT_EQ(carried.remarks.size(), 1U);
+  EXPECT_NAMES(carried.remarks[0], "tokenizer.json, generation_config.json from " + (folder / "hf").string());
+
+  ExportOptions options{folder / "out"};
+  options.files = carried.files;
+  options.files.push_back({"tokenizer.model", {}, std::string("\0\1", 2)});
+  export_filled(twelve_experts(), options);
+  EXPECT_EQ(read_text(folder / "out/tokenizer.json"), "{\"a\": 1}");
+  EXPECT_EQ(read_text(folder / "out/generation_config.json"), "{\"eos_token_id\": 7}");
+  EXPECT_FALSE(std::filesystem::is_symlink(folder / "out/generation_config.json"));
+  EXPECT_EQ(read_text(folder / "out/tokenizer.model"), std::string("\0\1", 2));
+  EXPECT_EQ(files_in(folder / "out"), 5U);
+  options.output = folder / "none";
+  options.files[0].from = folder / "hf/not there";
+  EXPECT_NAMES(refusal(ErrorKind::resource, [&] { export_filled(twelve_experts(), options); }), "not there");
+  EXPECT_FALSE(std::filesystem::exists(folder / "none"));
+}
+
+TEST(HuggingfaceExport, CarriesTheTokenizerOfTheStoreOrSaysWhyNot) {
+  TemporaryFolder folder;
+  const auto store = [&](const char* name, const std::string& tokenizer, const std::string& model) {
+    TokenStoreWriter writer(folder / name, tokenizer, hash_hex(model), 2, 257);
+    if (!model.empty()) writer.keep_tokenizer(model);
+    writer.finish("a test", "123", 0);
+  };
+  const auto of = [&](const std::string& weights, const std::string& tokens) {
+    Job job;
+    if (!weights.empty()) job.set_initial_weights((folder / weights).string());
+    if (!tokens.empty()) job.mutable_data()->set_tokens((folder / tokens).string());
+    return find_carried_files(job);
+  };
+  store("pieces.h5", "sentencepiece", "a model");
+  store("bytes.h5", "bytes", "");
+  store("older.h5", "sentencepiece", "");
+  folder.write("bare/config.json", "{}");
+  EXPECT_TRUE(of("", "").files.empty());
+  EXPECT_TRUE(of("", "").remarks.empty());
+  for (const char* weights : {"", "bare", "gone"}) {
+    const CarriedFiles carried = of(weights, "pieces.h5");
+    ASSERT_EQ(carried.files.size(), 1U) << weights;
+    EXPECT_EQ(carried.files[0].name, "tokenizer.model");
+    EXPECT_EQ(carried.files[0].content, "a model");
+  }
+  EXPECT_NAMES(of("gone", "").remarks.at(0), "is not there any more");
+  EXPECT_NAMES(of("bare", "").remarks.at(0), "bare has no tokenizer");
+  EXPECT_NAMES(of("", "bytes.h5").remarks.at(0), "tokens are bytes, and 256 ends a document");
+  EXPECT_NAMES(of("", "older.h5").remarks.at(0), "does not hold its tokenizer (sentencepiece, hash ");
+  EXPECT_NAMES(of("", "none.h5").remarks.at(0), "none.h5");
 }
 
 TEST(HuggingfaceExport, ReadsBackAsTheSameModel) {

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "runtime/base/random.h"
+#include "runtime/base/replace_file.h"
 #include "runtime/data/token_store.h"
 #include "tests/runtime/data/listed_documents.h"
 #include "tests/runtime/refusal.h"
@@ -143,6 +144,8 @@ TEST(ImportDocuments, OrderDoesNotDependOnJobs) {
   EXPECT_EQ(one.size(), 6002U);
   EXPECT_EQ(one.back().back(), 2);
   EXPECT_TRUE(import(3) == one);
+  // The store has its tokenizer with it.
+  EXPECT_EQ(TokenStore(folder / "3.h5").tokenizer_model(), read_text(folder / "m.model"));
   EXPECT_EQ(TokenStore(folder / "1.h5").info().source_hash, TokenStore(folder / "3.h5").info().source_hash);
 }
 
@@ -251,14 +254,15 @@ TEST(ImportDocuments, TidiesUpAfterImportsThatDied) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
+  const std::string own_name = partial_name("x").string(), mark = ".x.partial.";
+  const std::string host = own_name.substr(mark.size(), own_name.rfind('.') - mark.size());
   const auto partial = [&](const std::string& name, const std::string& of, pid_t process) {
     return folder.write(fmt::format(".{}.partial.{}.{}", name, of, process), "half");
   };
   const std::vector<std::filesystem::path> gone = {partial("o.h5", host, child), partial("o.h5.source-1", host, child),
                                                    partial(".o.h5.source-0.partial.x", host, child)};
   const std::vector<std::filesystem::path> kept = {partial("o.h5", host, ::getppid()), partial("o.h5", "far", child),
+                                                   partial("o.h5", host.substr(0, host.rfind('.')) + ".1", child),
                                                    partial("other.h5", host, child)};
   import_documents(options_of({folder.write("a.txt", "x")}), folder / "o.h5");
   for (const auto& path : gone) EXPECT_FALSE(std::filesystem::exists(path)) << path;

@@ -160,6 +160,27 @@ TEST_F(MegatronFiles, ReadsEveryWholeType) {
   reads(8, 2, data_of<std::uint16_t>());
 }
 
+// tests/golden/make_megatron.py says what stands in them.
+TEST_F(MegatronFiles, ReadsWhatMegatronWrote) {
+  const std::vector<std::vector<std::int32_t>> shape = {{5}, {3, 1, 4}, {}, {1}, {0}, {700, 2}, {9}};
+  const std::filesystem::path golden = std::filesystem::path(ANANKE_SOURCE_DIR) / "tests/golden/megatron";
+  for (const auto& [name, vocabulary] : {std::pair<const char*, std::int32_t>{"vocabulary-50000", 50'000},
+                                         {"vocabulary-200000", 200'000},
+                                         {"merged", 50'000}}) {
+    Documents want;
+    for (std::size_t document = 0; document < shape.size(); ++document) {
+      want.emplace_back();
+      for (std::size_t sequence = 0; sequence < shape[document].size(); ++sequence) {
+        for (std::int32_t i = 0; i < shape[document][sequence]; ++i) {
+          want.back().push_back(static_cast<std::int32_t>(document * 7919 + sequence * 131) + i * i);
+          want.back().back() %= vocabulary;
+        }
+      }
+    }
+    EXPECT_EQ(read_all(golden / name, 64, static_cast<std::uint64_t>(vocabulary)), want) << name;
+  }
+}
+
 TEST_F(MegatronFiles, ReadsIndexesLongerThanItsBuffers) {
   Index index;
   index.type = 8;

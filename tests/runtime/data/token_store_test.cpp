@@ -6,6 +6,7 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
+#include "runtime/base/hash.h"
 #include "runtime/base/random.h"
 #include "runtime/data/document_source.h"
 #include "tests/runtime/data/listed_documents.h"
@@ -45,6 +46,21 @@ void overwrite(hid_t file, const char* dataset, hid_t memory, const void* values
   const hid_t set = H5Dopen2(file, dataset, H5P_DEFAULT);
   H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, values);
   H5Dclose(set);
+}
+
+TEST(TokenStore, KeepsItsTokenizerAndKnowsWhenItIsAnother) {
+  TemporaryFolder folder;
+  const std::string model = std::string("\0a model\xff", 9);
+  TokenStoreWriter writer(folder / "s.h5", "sentencepiece", hash_hex(model), 2, 257);
+  EXPECT_THROW(writer.keep_tokenizer("another"), Error);
+  writer.keep_tokenizer(model);
+  writer.finish("a test", "123", 0);
+  EXPECT_EQ(TokenStore(folder / "s.h5").tokenizer_model(), model);
+  edit(folder / "s.h5", [](hid_t file) { overwrite(file, "tokenizer_model", H5T_NATIVE_UINT8, "another!!"); });
+  const TokenStore changed(folder / "s.h5");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { changed.tokenizer_model(); }), "the tokenizer in it has the hash");
+  write_store(folder / "none.h5", {{1, 2}});
+  EXPECT_EQ(TokenStore(folder / "none.h5").tokenizer_model(), "");
 }
 
 TEST(TokenStore, RefusesFilesThatAreNoStore) {
