@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/equivalence/rank_runs.h"
-#include "tests/expect_error.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

@@ -151,6 +151,30 @@ void run_ranks(const Job& job, const RunRequest& request, Work work) {
   });
 }
 
+// Starts, and trains where told to; then collects what all ranks hold.
+RunResult run_trainers(Job job, const RunRequest& request, bool trains) {
+  prepare(job, request);
+  RunResult result;
+  std::mutex mutex;
+  run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
+    Recorder recorder(request);
+    Trainer trainer(std::move(roles), context, rendezvous, recorder, recorder);
+    trainer.start(request.resume);
+    expect_planned(trainer);
+    if (trains) trainer.train();
+    collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
+    collect_states(trainer, mutex, result.states);
+    rendezvous.exchange("all collected", {}, "");
+    expect_equal_replicas(trainer, result);
+    if (context.rank == 0) {
+      result.steps = recorder.result.steps;
+      result.evaluations = recorder.result.evaluations;
+    }
+    rendezvous.exchange("test done", {}, "");
+  });
+  return result;
+}
+
 }  // namespace
 
 Job small_job(const std::filesystem::path& run_dir, const std::string& changes) {
@@ -168,43 +192,9 @@ Job small_job(const std::filesystem::path& run_dir, const std::string& changes) 
   return job;
 }
 
-RunResult train(Job job, const RunRequest& request) {
-  prepare(job, request);
-  RunResult result;
-  std::mutex mutex;
-  run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
-    Recorder recorder(request);
-    Trainer trainer(std::move(roles), context, rendezvous, recorder, recorder);
-    trainer.start(request.resume);
-    expect_planned(trainer);
-    trainer.train();
-    collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
-    collect_states(trainer, mutex, result.states);
-    rendezvous.exchange("test done", {}, "");
-    if (context.rank == 0) {
-      result.steps = recorder.result.steps;
-      result.evaluations = recorder.result.evaluations;
-    }
-  });
-  return result;
-}
+RunResult train(Job job, const RunRequest& request) { return run_trainers(std::move(job), request, true); }
 
-RunResult start_only(Job job, const RunRequest& request) {
-  prepare(job, request);
-  RunResult result;
-  std::mutex mutex;
-  run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
-    Recorder recorder(request);
-    Trainer trainer(std::move(roles), context, rendezvous, recorder, recorder);
-    trainer.start(request.resume);
-    collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
-    collect_states(trainer, mutex, result.states);
-    rendezvous.exchange("all collected", {}, "");
-    expect_equal_replicas(trainer, result);
-    rendezvous.exchange("test done", {}, "");
-  });
-  return result;
-}
+RunResult start_only(Job job, const RunRequest& request) { return run_trainers(std::move(job), request, false); }
 
 GradientResult first_gradients(Job job, const RunRequest& request) {
   prepare(job, request);

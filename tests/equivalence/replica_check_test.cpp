@@ -9,7 +9,7 @@
 #include "runtime/engine/initial_weights.h"
 #include "tests/equivalence/rank_runs.h"
 #include "tests/runtime/comm/small_model.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

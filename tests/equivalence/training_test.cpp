@@ -8,7 +8,7 @@
 #include "runtime/comm/placement.h"
 #include "runtime/data/token_store.h"
 #include "tests/equivalence/rank_runs.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

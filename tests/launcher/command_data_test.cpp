@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "launcher/command.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

@@ -10,8 +10,8 @@
 #include "launcher/completion_text.h"
 #include "launcher/exit_codes.h"
 #include "launcher/man_text.h"
-#include "tests/expect_error.h"
-#include "tests/temp_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -107,7 +107,7 @@ TEST(CommandTexts, HoldEveryCommandAndOptionOfTheHelp) {
 }
 
 TEST(CommandTexts, ExitCodesAreThoseOfTheReadme) {
-  const std::string readme = read_file(std::filesystem::path(ANANKE_SOURCE_DIR) / "README.md");
+  const std::string readme = read_text(std::filesystem::path(ANANKE_SOURCE_DIR) / "README.md");
   const std::string man = man_page({});
   int last = 0;
   for (const ExitCode& code : exit_codes()) {
@@ -135,7 +135,7 @@ class Shell : public testing::Test {
   static bool has(const std::string& program) {
     return std::system(("command -v " + program + " > /dev/null 2>&1").c_str()) == 0;
   }
-  TempFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(Shell, GroffFindsNothingToWarnOfInTheManPage) {

@@ -9,8 +9,8 @@
 #include "launcher/compare_text.h"
 #include "runtime/checkpoint/run_lock.h"
 #include "runtime/telemetry/json_lines_observer.h"
-#include "tests/expect_error.h"
-#include "tests/temp_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -82,7 +82,7 @@ class Compare : public testing::Test {
     }
     return false;
   }
-  TempFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(Compare, RefusesWhatIsNoRun) {

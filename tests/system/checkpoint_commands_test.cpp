@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/folder.h"
-#include "tests/runtime/temporary_folder.h"
 #include "tests/system/command_process.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

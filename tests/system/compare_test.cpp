@@ -5,7 +5,7 @@
 #include "ananke/comparison.pb.h"
 #include "runtime/base/error.h"
 #include "tests/system/command_process.h"
-#include "tests/temp_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -44,7 +44,7 @@ class CompareCommand : public ::testing::Test {
     EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(json, &result).ok()) << json;
     return result;
   }
-  TempFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(CompareCommand, FindsAResumedRunEqualToAStraightOne) {

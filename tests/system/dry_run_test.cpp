@@ -8,7 +8,7 @@
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/run_lock.h"
 #include "tests/system/command_process.h"
-#include "tests/temp_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -66,7 +66,7 @@ class DryRunTest : public ::testing::Test {
     expect_says(text);
   }
 
-  TempFolder folder_, outside_;
+  TemporaryFolder folder_, outside_;
   std::string run_ = "run";
   std::string output_;
 };

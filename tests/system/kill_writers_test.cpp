@@ -7,8 +7,8 @@
 
 #include "runtime/base/hash.h"
 #include "runtime/base/random.h"
-#include "tests/runtime/temporary_folder.h"
 #include "tests/system/command_process.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

@@ -4,7 +4,7 @@
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/folder.h"
 #include "tests/system/command_process.h"
-#include "tests/temp_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -41,7 +41,7 @@ class RefuseTest : public ::testing::Test {
     EXPECT_EQ(text_of(run_dir() / "logs" / "rank-0.log"), log) << "a worker was started";
   }
 
-  TempFolder folder_;
+  TemporaryFolder folder_;
   std::string output_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/runtime/refusal.h"
+#include "tests/refusal.h"
 
 namespace ananke {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

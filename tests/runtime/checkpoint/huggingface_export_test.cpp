@@ -11,8 +11,8 @@
 #include "runtime/checkpoint/carried_files.h"
 #include "runtime/checkpoint/huggingface.h"
 #include "runtime/data/token_store.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

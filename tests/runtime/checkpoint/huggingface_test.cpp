@@ -6,8 +6,8 @@
 
 #include "ananke/model.pb.h"
 #include "runtime/checkpoint/safetensors_writer.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

@@ -2,8 +2,8 @@
 
 #include "ananke/checkpoint.pb.h"
 #include "runtime/base/hash.h"
+#include "tests/refusal.h"
 #include "tests/runtime/checkpoint/checkpoint_fixture.h"
-#include "tests/runtime/refusal.h"
 
 namespace ananke {
 namespace {

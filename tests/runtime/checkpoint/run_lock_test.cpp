@@ -12,8 +12,8 @@
 #include <memory>
 #include <optional>
 
+#include "tests/refusal.h"
 #include "tests/runtime/checkpoint/checkpoint_fixture.h"
-#include "tests/runtime/refusal.h"
 
 namespace ananke {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/safetensors_writer.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

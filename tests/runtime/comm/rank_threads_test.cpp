@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "runtime/base/error.h"
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 
 namespace ananke {
 namespace {

@@ -8,7 +8,7 @@
 #include "runtime/base/random.h"
 #include "runtime/config/schema.h"
 #include "runtime/plugin/registry.h"
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 #include "tests/runtime/config/job_text.h"
 
 namespace ananke {

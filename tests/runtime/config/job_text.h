@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/config/job.h"
-#include "tests/temp_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 
@@ -59,10 +59,10 @@ class JobFile {
                      .ranks = ranks,
                      .plugin_folders = {config_library()}});
   }
-  const TempFolder& folder() const { return folder_; }
+  const TemporaryFolder& folder() const { return folder_; }
 
  private:
-  TempFolder folder_;
+  TemporaryFolder folder_;
 };
 
 }  // namespace ananke

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/config/schema.h"
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 #include "tests/runtime/config/job_text.h"
 
 namespace ananke {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 #include "tests/runtime/config/job_text.h"
 
 namespace ananke {

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "tests/expect_error.h"
-#include "tests/temp_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -18,7 +18,7 @@ TEST(SiteReader, NamesTheNearestSite) {
 }
 
 TEST(SiteReader, NamesThePlaceOfAMistake) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const auto load = [&](const std::string& text) { return load_site(folder.write("s.textproto", text).string()); };
   EXPECT_ERROR(load("name: \"x\"\ndeadlines {\n  joni: \"3s\"\n}"), ErrorKind::config, "s.textproto:3:3",
                "did you mean 'join'?");
@@ -35,7 +35,7 @@ TEST(SiteReader, ReadsTheLocalSiteWithItsDefaults) {
 }
 
 TEST(SiteReader, LooksInTheVariableFirst) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   folder.write("local/site.textproto", "name: \"mine\"");
   setenv("ANANKE_SITE_PATH", folder.path().c_str(), 1);
   const Site site = load_site("local");

@@ -10,9 +10,9 @@
 #include "runtime/base/random.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/data/token_store.h"
+#include "tests/refusal.h"
 #include "tests/runtime/data/listed_documents.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "runtime/base/random.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

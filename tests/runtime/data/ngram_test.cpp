@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "tests/refusal.h"
 #include "tests/runtime/data/listed_documents.h"
-#include "tests/runtime/refusal.h"
 
 namespace ananke {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "runtime/base/random.h"
 #include "runtime/data/token_store.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

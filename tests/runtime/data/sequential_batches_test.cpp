@@ -7,8 +7,8 @@
 
 #include "ananke/job.pb.h"
 #include "runtime/data/generated_documents.h"
+#include "tests/refusal.h"
 #include "tests/runtime/data/listed_documents.h"
-#include "tests/runtime/refusal.h"
 
 namespace ananke {
 namespace {

@@ -9,9 +9,9 @@
 #include "runtime/base/hash.h"
 #include "runtime/base/random.h"
 #include "runtime/data/document_source.h"
+#include "tests/refusal.h"
 #include "tests/runtime/data/listed_documents.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

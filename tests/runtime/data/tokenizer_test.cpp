@@ -6,8 +6,8 @@
 
 #include "runtime/base/hash.h"
 #include "runtime/data/tokenize_process.h"
-#include "tests/runtime/refusal.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

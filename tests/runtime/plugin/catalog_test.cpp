@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "ananke/plugin.pb.h"
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 #include "tests/runtime/plugin/test_plugins.h"
 
 namespace ananke {
@@ -23,11 +23,11 @@ TEST(PluginCatalog, SkipsFoldersThatDoNotExist) {
 }
 
 TEST(PluginCatalog, KeepsTheReasonOfEveryRefusal) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   folder.write("empty.so", "");
   folder.write("text.so", "hello");
   folder.write("readme.txt", "not looked at");
-  folder.write("other.so", patched(read_file(test_library("test_bare")), "gcc 1", "gcc 9"));
+  folder.write("other.so", patched(read_text(test_library("test_bare")), "gcc 1", "gcc 9"));
   const PluginCatalog catalog({folder.path(), good});
   ASSERT_EQ(catalog.refused().size(), 3u);
   EXPECT_NE(catalog.refused()[0].reason.find("empty (0 bytes)"), std::string::npos);
@@ -53,7 +53,7 @@ TEST(PluginCatalog, RefusesBothOfTwoThatClashNamingBothFiles) {
 }
 
 TEST(PluginCatalog, TakesAFileOnceThoughTwoFoldersLeadToIt) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   fs::create_directory_symlink(good, folder.path() / "again");
   fs::create_directory(folder.path() / "links");
   fs::create_symlink(test_library("test_echo"), folder.path() / "links" / "echo.so");

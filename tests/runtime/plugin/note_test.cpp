@@ -7,7 +7,7 @@
 
 #include "ananke/plugin.pb.h"
 #include "runtime/base/random.h"
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 #include "tests/runtime/plugin/test_plugins.h"
 
 namespace ananke {
@@ -16,8 +16,8 @@ namespace {
 class Note : public testing::Test {
  protected:
   std::filesystem::path write(const std::string& content) { return folder_.write("broken.so", content); }
-  const std::string whole_ = read_file(test_library("test_echo"));
-  TempFolder folder_;
+  const std::string whole_ = read_text(test_library("test_echo"));
+  TemporaryFolder folder_;
 };
 
 TEST_F(Note, RefusesWhatIsNotThere) {

@@ -9,7 +9,7 @@
 #include "ananke/site.pb.h"
 #include "google/protobuf/descriptor.h"
 #include "runtime/base/hash.h"
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 #include "tests/runtime/plugin/echo_role.h"
 #include "tests/runtime/plugin/test_plugins.h"
 
@@ -34,9 +34,9 @@ TEST(PluginRegistry, RefusesAFileThatDiffersFromWhatTheLauncherSaw) {
 }
 
 TEST(PluginRegistry, RefusesAnotherFingerprintBeforeLoading) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const auto file =
-      folder.write("test_bare.so", patched(read_file(test_library("test_bare")), "protobuf 3", "protobuf 4"));
+      folder.write("test_bare.so", patched(read_text(test_library("test_bare")), "protobuf 3", "protobuf 4"));
   PluginRegistry registry;
   EXPECT_ERROR(registry.load("test_bare", file), ErrorKind::plugin, "protobuf 4", "protobuf 3");
 }
@@ -56,8 +56,8 @@ TEST(PluginRegistry, RefusesAPluginWithoutEntryPointOrOfAnotherName) {
 }
 
 TEST(PluginRegistry, RefusesADescriptorThatSaysOtherThanTheNote) {
-  const TempFolder folder;
-  std::string content = read_file(test_library("test_bare"));
+  const TemporaryFolder folder;
+  std::string content = read_text(test_library("test_bare"));
   const std::string words = "Takes no config";
   content.replace(content.find(words), words.size(), "Takes no coffee");  // the note stands before the constants
   PluginRegistry registry;

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "tests/temp_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "runtime/telemetry/json_lines_observer.h"
-#include "tests/expect_error.h"
-#include "tests/temp_folder.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -33,7 +33,7 @@ EvaluationRecord evaluation_of(const std::string& set, std::uint64_t step) {
 }
 
 TEST(RunRecords, OfAFolderWithoutAnyAreNoneAndOfWhatIsNoFileRefused) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   EXPECT_FALSE(read_run_records(folder.path()).found);
   EXPECT_FALSE(read_run_records(folder.path() / "missing").found);
   folder.write("steps.jsonl", "");
@@ -44,7 +44,7 @@ TEST(RunRecords, OfAFolderWithoutAnyAreNoneAndOfWhatIsNoFileRefused) {
 }
 
 TEST(RunRecords, LeaveOutATornLastLineAndCountOtherDamage) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string step = R"({"step":{"step":1,"loss":2.5}})";
   folder.write("steps.jsonl", step + "\n" + R"({"step":{"step":2,"lo)");
   RunRecords records = read_run_records(folder.path());
@@ -60,7 +60,7 @@ TEST(RunRecords, LeaveOutATornLastLineAndCountOtherDamage) {
 }
 
 TEST(RunRecords, AreWhatTheRunWrote) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   {
     JsonLinesObserver observer(folder.path());
     observer.on_event(event_of(RunEvent::STARTED, 0));
