@@ -24,24 +24,20 @@ namespace po = boost::program_options;
 
 struct Role {
   const char* name;
-  const char* description;  // of what its template does; null: it has none
-  const char* refusal;      // then: why, and what to do
+  const char* description;  // of what its template does; null: it has none, since this version uses no such plugins
+  int ranks = 1;            // of its template's job, each with a whole copy
 };
 
 constexpr std::array<Role, 9> roles = {{
-    {"optimizer", "SGD with momentum", nullptr},
-    {"observer", "steps as lines of comma-separated values", nullptr},
-    {"batches", "one document a row", nullptr},
-    {"activations", "block inputs wait in host memory", nullptr},
-    {"experts", "the built-in local experts, watched", nullptr},
-    {"backend", nullptr,
-     "a backend is a whole device: memory, streams, every operator and the collectives, which no template can show in "
-     "small; start from a copy of plugins/backend_host of the source tree, runtime/roles/backend.h is the contract"},
-    {"parameters", nullptr,
-     "it decides where every parameter lives and runs all collectives of a step, so a small one would be a wrong one; "
-     "start from a copy of plugins/fsdp of the source tree, runtime/roles/parameters.h is the contract"},
-    {"kernels", nullptr, "this version uses no plugins of that role; operators come from the backend"},
-    {"check", nullptr, "this version uses no plugins of that role"},
+    {"optimizer", "SGD with momentum"},
+    {"observer", "steps as lines of comma-separated values"},
+    {"batches", "one document a row"},
+    {"activations", "block inputs wait in host memory"},
+    {"experts", "the built-in local experts, watched"},
+    {"parameters", "plain data parallelism", 2},
+    {"backend", "the host backend with an operator of its own"},
+    {"kernels", nullptr},
+    {"check", nullptr},
 }};
 
 std::string offered_roles(const char* between) {
@@ -56,7 +52,10 @@ const Role& role_of(const std::string& name) {
   std::vector<std::string> known;
   for (const Role& role : roles) {
     if (role.name == name && role.description != nullptr) return role;
-    if (role.name == name) fail(ErrorKind::usage, "there is no template of role {}: {}", name, role.refusal);
+    if (role.name == name) {
+      fail(ErrorKind::usage,
+           "this version uses no plugins of role {}; operators come from the backend, see --role backend", name);
+    }
     known.emplace_back(role.name);
   }
   fail(ErrorKind::usage, "'{}' is no role{}; templates are there for {}", name, suggestion(name, known),
@@ -170,7 +169,9 @@ int command_plugins_new(const Arguments& arguments) {
                               {"CLASS", class_name(name)},
                               {"ROLE", role.name},
                               {"DESCRIPTION", role.description},
-                              {"OPTIMIZER", optimizer ? name : "adamw"}};
+                              {"OPTIMIZER", optimizer ? name : "adamw"},
+                              {"RANKS", std::to_string(role.ranks)},
+                              {"MESH", role.ranks == 1 ? "" : fmt::format("mesh {{ replicate: {} }}\n", role.ranks)}};
   write_from(templates / "common", output, replacements);
   write_from(templates / role.name, output, replacements);
   print_next_steps(name, output);

@@ -87,7 +87,7 @@ std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlin
     flush_log();
     _exit(static_cast<int>(error.kind()));
   };
-  options.activity = [trail] { return trail->text(); };
+  options.activity = [trail] { return trail->activity(); };
   return ControlClient::connect(std::move(options));
 }
 

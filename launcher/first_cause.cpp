@@ -29,6 +29,7 @@ bool FirstCause::points_elsewhere(const Cause& cause) {
       return cause.number == static_cast<int>(ErrorKind::worker_failed) ||
              cause.number == static_cast<int>(ErrorKind::stalled);
     case Cause::What::disconnected: return true;
+    case Cause::What::no_progress: return cause.waits;
     default: return false;
   }
 }
@@ -88,7 +89,7 @@ std::string describe(const Cause& cause) {
     where = cause.step > 0 ? fmt::format(" (phase '{}', step {})", cause.phase, cause.step)
                            : fmt::format(" (phase '{}')", cause.phase);
   }
-  if (!cause.activity.empty()) what += " inside " + cause.activity;
+  if (!cause.activity.empty()) what += (cause.waits ? ", waiting in " : " inside ") + cause.activity;
   return who + " " + what + where;
 }
 

@@ -31,6 +31,7 @@ struct Cause {
   std::string message = {};
   std::string host = {}, phase = {}, log = {};  // log: file of this rank
   std::string activity = {};                    // of a stall: the plugin calls it is inside of
+  bool waits = false;                           // these only wait for others
   int process = 0;
   std::uint64_t step = 0;
 };

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 
 #include "runtime/plugin/plugin_call.h"
@@ -20,13 +20,17 @@ void write_all(const char* text) {
   [[maybe_unused]] const ssize_t ignored = write(STDERR_FILENO, text, std::strlen(text));
 }
 
+void say_last_words() {
+  const char* call = PluginScope::current_text();
+  if (call == nullptr) return;
+  write_all("\n");
+  write_all(last_words_mark);
+  write_all(call);
+  write_all("\n");
+}
+
 void on_crash(int number, siginfo_t* info, void*) {
-  if (const char* call = PluginScope::current_text()) {
-    write_all("\n");
-    write_all(last_words_mark);
-    write_all(call);
-    write_all("\n");
-  }
+  say_last_words();
   const auto which = static_cast<std::size_t>(std::find(crashes.begin(), crashes.end(), number) - crashes.begin());
   sigaction(number, &before[which], nullptr);
   // A fault comes again when the instruction is run again; what was sent must be sent again.
@@ -36,15 +40,7 @@ void on_crash(int number, siginfo_t* info, void*) {
 }  // namespace
 
 LastWords::LastWords() {
-  stack_t stack{};
-  sigaltstack(nullptr, &stack);
-  if (stack.ss_flags & SS_DISABLE) {  // a sanitizer brings its own
-    stack_.resize(std::max<std::size_t>(static_cast<std::size_t>(SIGSTKSZ), 1 << 16));
-    stack = {};
-    stack.ss_sp = stack_.data();
-    stack.ss_size = stack_.size();
-    sigaltstack(&stack, nullptr);
-  }
+  std::atexit(say_last_words);  // a plugin that calls exit()
   struct sigaction action {};
   action.sa_sigaction = on_crash;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -55,10 +51,6 @@ LastWords::LastWords() {
 
 LastWords::~LastWords() {
   for (std::size_t i = 0; i < crashes.size(); ++i) sigaction(crashes[i], &before[i], nullptr);
-  if (stack_.empty()) return;
-  stack_t none{};
-  none.ss_flags = SS_DISABLE;
-  sigaltstack(&none, nullptr);
 }
 
 }  // namespace ananke

@@ -2,17 +2,18 @@
 #pragma once
 
 #include <csignal>
-#include <vector>
+
+#include "runtime/base/signal_stack.h"
 
 namespace ananke {
 
 // What the line begins with.
 constexpr const char* last_words_mark = "last words: ";
 
-// While it lives, SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT write "last words: plugin '...' (file), in METHOD" to
-// standard error where the thread is inside a plugin's call, and then end the process as they would have without it
-// (a handler that was there before, as sanitizers have one, gets the signal next). For the main thread; once per
-// process.
+// While it lives, SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, and exit(), write "last words: ROLE plugin '...' (file),
+// in METHOD" to standard error where the thread is inside a plugin's call, and then end the process as they would have
+// without it (a handler that was there before, as sanitizers have one, gets the signal next). For the main thread; once
+// per process.
 class LastWords {
  public:
   LastWords();
@@ -21,7 +22,7 @@ class LastWords {
   LastWords& operator=(const LastWords&) = delete;
 
  private:
-  std::vector<std::byte> stack_;  // a stack that has overflowed cannot run a handler
+  SignalStack stack_;
 };
 
 }  // namespace ananke

@@ -59,6 +59,20 @@ std::vector<std::string> last_lines(const std::filesystem::path& path, std::uint
   return lines;
 }
 
+// What a crash handler has written of the plugin it was in; a sanitizer's report may stand behind it. Empty: nothing.
+std::string last_words_in(const std::filesystem::path& path, std::uintmax_t begin) {
+  constexpr std::uintmax_t window = 1 << 20;
+  std::error_code none;
+  const std::uintmax_t end = std::filesystem::file_size(path, none);
+  std::ifstream file(path, std::ios::binary);
+  if (none || !file.seekg(static_cast<std::streamoff>(std::max(begin, end > window ? end - window : 0)))) return {};
+  std::string words;
+  for (std::string line; std::getline(file, line);) {
+    if (words.empty() && line.starts_with(last_words_mark)) words = line.substr(std::strlen(last_words_mark));
+  }
+  return words;
+}
+
 // Writing to a console that is gone must not end the launcher, and with it the job.
 class IgnoredPipeSignal {
  public:
@@ -215,7 +229,10 @@ void LocalLaunch::complete(Cause& cause, int rank) const {
   cause.log = worker.log.string();
   // Of a death the last heartbeat says what came before, not what it died of.
   const bool stalled = cause.what == Cause::What::silent || cause.what == Cause::What::no_progress;
-  if (stalled) cause.activity = status.activity;
+  if (stalled) {
+    cause.activity = status.activity;
+    cause.waits = status.waits;
+  }
 }
 
 void LocalLaunch::take_event(const ControlEvent& event) {
@@ -290,10 +307,8 @@ void LocalLaunch::judge_exit(int rank) {
     }
   }
   if (worker.exit->core_dumped) cause.message = "core dumped";
-  if (by_signal) {
-    for (const std::string& line : last_lines(worker.log, worker.log_begin)) {
-      if (line.starts_with(last_words_mark)) cause.message = "inside " + line.substr(std::strlen(last_words_mark));
-    }
+  if (const std::string words = last_words_in(worker.log, worker.log_begin); !words.empty()) {
+    cause.message = "inside " + words;
   }
   note_cause(rank, std::move(cause), worker.exited);
 }
@@ -387,8 +402,9 @@ std::string LocalLaunch::report_of(const Cause& cause) const {
   for (const std::string& line : lines) report += "\n    " + line;
   // Of several that wait for each other, one that is inside a plugin is the more likely cause.
   for (int rank = 0; rank < spec_.ranks && cause.kind == ErrorKind::stalled; ++rank) {
-    const std::string& activity = server_.worker(rank).activity;
-    if (rank != cause.rank && !activity.empty()) report += fmt::format("\n  rank {} was inside {}", rank, activity);
+    const WorkerStatus& status = server_.worker(rank);
+    if (rank == cause.rank || status.activity.empty()) continue;
+    report += fmt::format("\n  rank {} was {} {}", rank, status.waits ? "waiting in" : "inside", status.activity);
   }
   std::vector<int> alive;
   for (int rank = 0; rank < spec_.ranks; ++rank) {

@@ -10,6 +10,7 @@
 #include "plugins/backend_host/host_stream.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/exchange_table.h"
+#include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
 namespace {
@@ -49,6 +50,7 @@ void HostCommunicator::Core::run(const char* what, Body body) {
                "communicator {}: {} runs while another of its collectives is running; put them on "
                "one stream or order the streams by events",
                setup.name, what);
+  const PluginWait wait;  // for the peers: nearly all of the time
   try {
     if (setup.delay.count() > 0) std::this_thread::sleep_for(setup.delay);
     body(*collectives);

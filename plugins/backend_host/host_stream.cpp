@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/signal_stack.h"
 
 namespace ananke {
 namespace {
@@ -19,6 +20,7 @@ To& own(From& from, const char* what) {
 }  // namespace
 
 std::exception_ptr HostStream::Progress::wait_for(std::uint64_t piece) {
+  const PluginWait wait;
   std::unique_lock lock(mutex);
   advanced.wait(lock, [&] { return done >= piece; });
   return failed_at != 0 && failed_at <= piece ? error : nullptr;
@@ -80,6 +82,7 @@ void HostStream::synchronize() {
 }
 
 void HostStream::run() {
+  const SignalStack stack;
   pthread_setname_np(pthread_self(), name_.substr(0, 15).c_str());
   bool failed = false;
   for (std::uint64_t piece = 1;; ++piece) {

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/signal_stack.h"
+#include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
 
@@ -28,6 +30,7 @@ void ThreadPool::run_shared(std::int64_t tasks, Call call, const void* body) {
     call_ = call;
     body_ = body;
     error_ = nullptr;
+    plugin_ = PluginScope::current_text();
     next_.store(0, std::memory_order_relaxed);
     busy_ = threads_ - 1;
     ++generation_;
@@ -40,14 +43,19 @@ void ThreadPool::run_shared(std::int64_t tasks, Call call, const void* body) {
 }
 
 void ThreadPool::serve(int worker) {
+  const SignalStack stack;
   std::uint64_t seen = 0;
   std::unique_lock lock(guard_);
   while (true) {
     wake_.wait(lock, [&] { return stop_ || generation_ != seen; });
     if (stop_) return;
     seen = generation_;
+    const char* plugin = plugin_;
     lock.unlock();
-    take_tasks(worker);
+    {
+      const PluginEcho echo(plugin);
+      take_tasks(worker);
+    }
     lock.lock();
     if (--busy_ == 0) done_.notify_one();
   }

@@ -61,6 +61,7 @@ class ThreadPool {
   int busy_ = 0;
   bool stop_ = false;
   std::exception_ptr error_;
+  const char* plugin_ = nullptr;  // the call that the tasks are part of (plugin_call.h)
   std::int64_t tasks_ = 0;
   Call call_ = nullptr;
   const void* body_ = nullptr;

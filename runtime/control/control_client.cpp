@@ -176,7 +176,11 @@ Clock::time_point ControlClient::Impl::queue_heartbeat(Clock::time_point now) {
   ControlMessage message;
   message.mutable_heartbeat()->set_phase(phase_);
   message.mutable_heartbeat()->set_step(step_);
-  if (options.activity) message.mutable_heartbeat()->set_activity(options.activity());
+  if (options.activity) {
+    const CallTrail::Activity activity = options.activity();
+    message.mutable_heartbeat()->set_activity(activity.text);
+    message.mutable_heartbeat()->set_waits(activity.waits);
+  }
   out_ += encode_frame(message);
   phase_is_new_ = false;
   return now + heartbeat_;

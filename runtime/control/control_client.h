@@ -15,6 +15,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/comm/rendezvous.h"
+#include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
 
@@ -33,7 +34,7 @@ struct ControlClientOptions {
   std::function<void(const Error&)> on_end;
   // What this worker is inside of right now, for reports on a stall: goes along with every heartbeat, and a change is
   // no progress. Called on the client's thread. May be empty.
-  std::function<std::string()> activity = {};
+  std::function<CallTrail::Activity()> activity = {};
 };
 
 class ControlClient final : public Rendezvous {

@@ -235,6 +235,7 @@ void ControlServer::Impl::handle(Connection& connection, ControlMessage& message
   switch (message.body_case()) {
     case ControlMessage::kHeartbeat:
       worker.activity = message.heartbeat().activity();
+      worker.waits = message.heartbeat().waits();
       if (worker.phase != message.heartbeat().phase() || worker.step != message.heartbeat().step()) {
         worker.phase = message.heartbeat().phase();
         worker.step = message.heartbeat().step();

@@ -37,7 +37,8 @@ struct WorkerStatus {
   int process = 0;
   std::string phase = "start";
   std::uint64_t step = 0;
-  std::string activity;  // as of the last heartbeat
+  std::string activity;  // the plugin calls it is inside of, as of the last heartbeat
+  bool waits = false;    // these only wait for others
 };
 
 struct ControlEvent {

@@ -96,12 +96,22 @@ Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendez
                "rank {} of mesh {} in a world of {}", context.rank, to_string(context.mesh), rendezvous.size());
 }
 
-Engine::~Engine() {
+void Engine::settle() noexcept {
   // Work still under way, when an error unwinds this rank, may wait for peers that are gone.
   for (Communicator* communicator :
        {world_.get(), shard_.get(), replicate_.get(), own_expert_shard_.get(), expert_.get(), node_.get()}) {
     if (communicator) communicator->abort();
   }
+  for (int resource = 0; started_ && resource < resource_count; ++resource) {
+    try {
+      device().stream(static_cast<Resource>(resource)).synchronize();
+    } catch (...) {  // whoever ran the step has been told
+    }
+  }
+}
+
+Engine::~Engine() {
+  settle();
   pass_.reset();
   roles_.activations.reset();
   roles_.experts.reset();
@@ -158,6 +168,7 @@ void Engine::make_communicators() {
 
 void Engine::start(const PassLimits& limits) {
   compare_across_ranks();
+  started_ = true;
   make_communicators();
   const StartContext context{
       *roles_.backend, table_,  placement_, at_, *shard_, *replicate_, own_expert_shard_ ? *own_expert_shard_ : *shard_,

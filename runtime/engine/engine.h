@@ -47,6 +47,9 @@ class Engine {
 
   // Memory of this rank by purpose: every role's lines and the pass's.
   std::vector<PlanLine> plan(const PassLimits& limits) const;
+  // Ends what is under way and waits for it, so that memory which work on the streams uses may be freed: before anything
+  // made beside the engine is destroyed. Communicators are of no use any more. What the work throws is dropped.
+  void settle() noexcept;
   // Compares the placement's hash across ranks, makes the communicators, allocates. Weights are zero until set.
   void start(const PassLimits& limits);
 
@@ -84,6 +87,19 @@ class Engine {
   std::unique_ptr<Communicator> world_, shard_, replicate_, expert_, node_;
   std::unique_ptr<Communicator> own_expert_shard_;  // null without an expert axis: it is the shard axis then
   std::unique_ptr<Pass> pass_;
+  bool started_ = false;  // there may be work on the streams
+};
+
+// Declared behind memory that the engine's work uses: an error that unwinds it finds no work under way.
+class Settling {
+ public:
+  explicit Settling(Engine& engine) : engine_(engine) {}
+  ~Settling() { engine_.settle(); }
+  Settling(const Settling&) = delete;
+  Settling& operator=(const Settling&) = delete;
+
+ private:
+  Engine& engine_;
 };
 
 }  // namespace ananke

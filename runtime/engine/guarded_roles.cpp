@@ -5,71 +5,10 @@
 #include <set>
 
 #include "ananke/job.pb.h"
+#include "runtime/engine/guarded.h"
 
 namespace ananke {
 namespace {
-
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 44;  // of one piece of memory; more is no size but nonsense
-
-// Holds the role. Destroying it is a call as well; it cannot be allowed to throw, but a crash is told.
-template <class Role>
-class Guarded : public Role {
- public:
-  Guarded(std::unique_ptr<Role> role, PluginGuard guard) : guard_(std::move(guard)), role_(std::move(role)) {}
-  ~Guarded() override {
-    guard_.call("its destructor", [&] { role_.reset(); });
-  }
-
- protected:
-  template <class Work>
-  decltype(auto) call(std::string_view method, Work&& work) const {
-    return guard_.call(method, std::forward<Work>(work));
-  }
-  std::vector<PlanLine> checked(std::string_view method, std::vector<PlanLine> lines) const {
-    for (const PlanLine& line : lines) {
-      guard_.require(!line.purpose.empty() && line.bytes <= most_bytes, method,
-                     "it plans {} bytes for '{}'; give every line a purpose and at most {} bytes", line.bytes,
-                     line.purpose, most_bytes);
-    }
-    return lines;
-  }
-  Traffic checked(Traffic lines) const {
-    for (const TrafficLine& line : lines) {
-      guard_.require(!line.axis.empty(), "traffic", "a line of {} bytes names no axis", line.bytes);
-    }
-    return lines;
-  }
-  void check_flat(std::string_view method, const char* what, const TensorView& view, std::int64_t elements) const {
-    guard_.require(view.dtype == DType::f32 && view.elements() == elements && (view.data || elements == 0), method,
-                   "{} is {} {}{}, it must be f32 with {} elements", what, name_of(view.dtype), to_string(view.shape),
-                   view.data ? "" : " without memory", elements);
-  }
-
-  PluginGuard guard_;
-  std::unique_ptr<Role> role_;
-};
-
-class GuardedBackend final : public Guarded<Backend> {
- public:
-  using Guarded::Guarded;
-  Device& device() override {
-    return call("device", [&]() -> Device& { return role_->device(); });
-  }
-  const OperatorSet& operators() override {
-    const OperatorSet& set = call("operators", [&]() -> const OperatorSet& { return role_->operators(); });
-    const bool complete = set.embedding && set.add_rms_norm && set.linear && set.attention && set.router &&
-                          set.permute && set.grouped_mlp && set.head_loss && set.elementwise && set.adamw;
-    guard_.require(complete, "operators", "some operator is missing; a backend offers every one of OperatorSet");
-    return set;
-  }
-  std::unique_ptr<Communicator> make_communicator(const std::string& name, std::span<const int> ranks,
-                                                  Rendezvous& rendezvous) override {
-    auto made = call("make_communicator", [&] { return role_->make_communicator(name, ranks, rendezvous); });
-    guard_.require(made && made->size() == static_cast<int>(ranks.size()), "make_communicator",
-                   "'{}' has {} ranks instead of {}", name, made ? made->size() : 0, ranks.size());
-    return made;
-  }
-};
 
 class GuardedParameters final : public Guarded<Parameters> {
  public:
@@ -150,7 +89,10 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
  public:
   using Guarded::Guarded;
   OptimizerLayout layout(const Parameter& parameter) const override {
-    return call("layout", [&] { return role_->layout(parameter); });
+    const OptimizerLayout layout = call("layout", [&] { return role_->layout(parameter); });
+    guard_.require(layout == OptimizerLayout::any_fragment || layout == OptimizerLayout::whole_matrix, "layout",
+                   "{} needs layout {}, which is no OptimizerLayout", parameter.name, static_cast<int>(layout));
+    return layout;
   }
   double cost(const Parameter& parameter) const override {
     const double cost = call("cost", [&] { return role_->cost(parameter); });
@@ -196,7 +138,7 @@ class GuardedExperts final : public Guarded<Experts> {
   }
   std::int64_t capacity(const ExpertSizes& s) const override {
     const std::int64_t rows = call("capacity", [&] { return role_->capacity(s); });
-    guard_.require(rows >= 0 && static_cast<std::uint64_t>(rows) <= most_bytes / 4, "capacity",
+    guard_.require(rows >= 0 && static_cast<std::uint64_t>(rows) <= most_plugin_bytes / 4, "capacity",
                    "{} rows for {} tokens of {} experts each make no sense", rows, s.tokens, s.k);
     return rows;
   }
@@ -249,7 +191,7 @@ class GuardedExperts final : public Guarded<Experts> {
  private:
   static constexpr int most_chunks = 1 << 16;
   std::size_t bytes(std::string_view method, std::size_t size) const {
-    guard_.require(size <= most_bytes, method, "{} bytes make no sense; at most {}", size, most_bytes);
+    guard_.require(size <= most_plugin_bytes, method, "{} bytes make no sense; at most {}", size, most_plugin_bytes);
     return size;
   }
 };
@@ -356,9 +298,6 @@ class GuardedObserver final : public Guarded<Observer> {
 
 }  // namespace
 
-std::unique_ptr<Backend> guarded(std::unique_ptr<Backend> role, PluginGuard guard, const RoleContext&) {
-  return std::make_unique<GuardedBackend>(std::move(role), std::move(guard));
-}
 std::unique_ptr<Parameters> guarded(std::unique_ptr<Parameters> role, PluginGuard guard, const RoleContext& context) {
   return std::make_unique<GuardedParameters>(std::move(role), std::move(guard), context);
 }

@@ -1,6 +1,7 @@
 // Role objects of plugins, wrapped so that a fault is the plugin's by name (plugin/plugin_call.h), and so that what a
 // plugin returns is looked at before the engine computes with it: views of the wrong size, rows that are none, sizes
-// without sense. The checks are per call, never per element of a tensor; only rows, which are small, are read.
+// without sense. A backend's device, operators and communicators are wrapped with it. The checks are per call, never
+// per element of a tensor; only rows, which are small, are read.
 #pragma once
 
 #include <memory>

@@ -112,6 +112,7 @@ void run_rank(const ParityOptions& options, const Job& job, const Case& parity, 
   scalars.begin(rows.valid_targets, false);
   Buffer logits_memory = engine.device().memory().allocate(
       static_cast<std::size_t>(limits.tokens * parity.vocabulary) * sizeof(float), "logits");
+  const Settling settling(engine);
   const TensorView logits[] = {logits_memory.view(DType::f32, {batches[0].tokens, parity.vocabulary})};
   engine.pass().run(training_schedule(engine.table(), 1, LoopOrder::microbatch_outer), batches,
                     {scalars.loss(), scalars.loss_scale(), logits, false});

@@ -12,6 +12,7 @@
 #include "runtime/data/sequential_batches.h"
 #include "runtime/engine/initial_weights.h"
 #include "runtime/engine/learning_rate.h"
+#include "runtime/engine/non_finite.h"
 #include "runtime/engine/optimizer_rules.h"
 #include "runtime/telemetry/tables.h"
 
@@ -187,19 +188,32 @@ bool Trainer::train_step() {
   return !outcome.stop;
 }
 
-void Trainer::check_finite(const StepScalars::Outcome& outcome) const {
+// The same on every rank: the first rank's text that is not empty, with its number.
+std::string Trainer::of_some_rank(const std::string& what, const std::string& mine) {
+  const auto all = rendezvous_.exchange(fmt::format("{} of step {}", what, progress_.step + 1), {}, mine);
+  const auto found = std::find_if(all.begin(), all.end(), [](const std::string& one) { return !one.empty(); });
+  return found == all.end() ? "" : fmt::format(" (rank {}: {})", found - all.begin(), *found);
+}
+
+void Trainer::check_finite(const StepScalars::Outcome& outcome) {
   if (outcome.finite) return;
-  const std::uint64_t step = progress_.step + 1;
-  const std::string what =
-      fmt::format("step {}: loss {}, gradient norm {}", step, outcome.loss(), outcome.gradient_norm);
-  if (job_.training().on_non_finite() == Training::SKIP) {
-    log_warning("{}: not finite; the step is skipped, no weight changed", what);
+  const auto fragments = engine_.parameters().fragments();
+  std::string where =
+      of_some_rank("weights", find_non_finite_weight(engine_.device(), engine_.table(), fragments, optimizer_names_));
+  const bool curable = where.empty();
+  if (curable)
+    where = of_some_rank("gradients", find_non_finite_gradient(engine_.device(), engine_.table(), fragments));
+  const std::string what = fmt::format("step {}: loss {}, gradient norm {}: not finite{}", progress_.step + 1,
+                                       outcome.loss(), outcome.gradient_norm, where);
+  if (job_.training().on_non_finite() == Training::SKIP && curable) {
+    log_warning("{}; the step is skipped, no weight changed", what);
     return;
   }
   fail(ErrorKind::numeric,
-       "{}: not finite; the update was not applied and the job stops. The last checkpoint is {}. Look at the learning "
-       "rate, the clip norm and the data of this step, or set training.on_non_finite: SKIP",
-       what, saved_step_ ? fmt::format("of step {}", *saved_step_) : std::string("none"));
+       "{}; the update was not applied and the job stops. The last checkpoint is {}. Look at the learning rate, the "
+       "clip norm and the data of this step{}",
+       what, saved_step_ ? fmt::format("of step {}", *saved_step_) : std::string("none"),
+       curable ? ", or set training.on_non_finite: SKIP" : "; no later step can be finite with these weights");
 }
 
 void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor) {

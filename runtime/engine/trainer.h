@@ -26,6 +26,7 @@ class Trainer {
   // Roles are built, nothing is allocated. All arguments outlive the trainer. `observer` is only called on rank 0.
   Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rendezvous, RunControl& control,
           Observer& observer);
+  ~Trainer() { engine_.settle(); }
 
   const Schedule& schedule() const { return schedule_; }  // of a step
   // Memory of this rank by purpose.
@@ -45,7 +46,8 @@ class Trainer {
   void make_weights();
   bool train_step();  // false: some rank was asked to stop
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
-  void check_finite(const StepScalars::Outcome& outcome) const;
+  void check_finite(const StepScalars::Outcome& outcome);
+  std::string of_some_rank(const std::string& what, const std::string& mine);
   bool evaluate();  // false: some rank was asked to stop, and nothing is reported
   void save();
   template <class Record, class Call>

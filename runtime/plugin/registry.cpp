@@ -60,9 +60,11 @@ void check_protobuf_names(const PluginNote& note, const std::string& file) {
   }
 }
 
-const PluginDescriptorV1* open_library(const PluginNote& note, const std::string& file) {
+// The plugin's own code runs here for the first time: its libraries' and its own static initialisers.
+const PluginDescriptorV1* open_library(const PluginNote& note, const std::string& file, const PluginGuard& guard) {
   static std::mutex one_at_a_time;  // protobuf's names and dlopen are process-wide: check and load as one
   const std::lock_guard lock(one_at_a_time);
+  const PluginScope scope(guard.call_of("its static initialisers"));
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle == nullptr) {
     check_protobuf_names(note, file);
@@ -126,7 +128,8 @@ void PluginRegistry::load(const std::string& name, const std::filesystem::path& 
            file.string(), name, found, hash);
     }
   }
-  const PluginDescriptorV1* descriptor = open_library(note, file.string());
+  const PluginDescriptorV1* descriptor =
+      open_library(note, file.string(), PluginGuard(note.role(), name, file.string(), trail_));
   compare_with_note(descriptor, note, file.string());
   plugins_[name] = {file, descriptor};
   order_.push_back(name);
@@ -150,7 +153,8 @@ const PluginRegistry::Loaded& PluginRegistry::loaded(const std::string& name) co
 const PluginDescriptorV1& PluginRegistry::descriptor(const std::string& name) const { return *loaded(name).descriptor; }
 
 PluginGuard PluginRegistry::guard(const std::string& name) const {
-  return PluginGuard(name, loaded(name).file.string(), trail_);
+  const Loaded& plugin = loaded(name);
+  return PluginGuard(plugin.descriptor->role, name, plugin.file.string(), trail_);
 }
 
 void* PluginRegistry::create_object(const std::string& name, std::string_view role, const void* context,
@@ -162,13 +166,15 @@ void* PluginRegistry::create_object(const std::string& name, std::string_view ro
   }
   std::array<char, 4096> message{};
   void* object = nullptr;
-  const int result = guard(name).call("its constructor", [&] {
+  const PluginCallPtr call = guard(name).call_of("its constructor");
+  const int result = run_inside(call, [&] {
     return plugin.descriptor->create(context, config.data(), config.size(), &object, message.data(), message.size());
   });
   if (result == 0 && object != nullptr) return object;
   const bool known = std::string_view(name_of(static_cast<ErrorKind>(result))) != "unknown";
-  fail(known ? static_cast<ErrorKind>(result) : ErrorKind::plugin, "plugin '{}' ({}): {}", name, plugin.file.string(),
-       message[0] ? message.data() : "it built no object and gave no reason");
+  throw PluginError(
+      known ? static_cast<ErrorKind>(result) : ErrorKind::plugin,
+      fmt::format("{}: {}", call->text, message[0] ? message.data() : "it built no object and gave no reason"));
 }
 
 }  // namespace ananke

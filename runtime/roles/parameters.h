@@ -8,7 +8,8 @@
 //                ─ finish() ─ the optimizer updates fragments() ─ updated() ─ next step
 //
 // All calls come from the one host thread that issues collectives; none waits for the device. Views returned are valid
-// on the compute stream from the call until release() of the same item and unit.
+// on the compute stream from the call until release() of the same item and unit. When the role is destroyed all streams
+// stand still.
 #pragma once
 
 #include <array>

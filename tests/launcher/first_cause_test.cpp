@@ -44,6 +44,25 @@ TEST(FirstCause, AnAbortAtTheSameTimeIsTheConsequence) {
   EXPECT_EQ(later.result().rank, 0);
 }
 
+TEST(FirstCause, ARankThatIsInsideAPluginBeatsOnesThatWaitForIt) {
+  Cause waits{.what = What::no_progress, .rank = 0, .kind = ErrorKind::stalled, .message = "6.0 s"};
+  waits.activity = "backend plugin 'b' (/b.so), in all_reduce";
+  waits.waits = true;
+  FirstCause causes;
+  causes.add(waits, begin);
+  const auto patient = *causes.settled_at();
+  EXPECT_EQ(describe(causes.result()),
+            "rank 0 made no progress for 6.0 s, waiting in backend plugin 'b' (/b.so), in all_reduce");
+  Cause inside = waits;
+  inside.rank = 1;
+  inside.activity = "optimizer plugin 'o' (/o.so), in update";
+  inside.waits = false;
+  causes.add(inside, begin + milliseconds(700));
+  EXPECT_EQ(describe(causes.result()),
+            "rank 1 made no progress for 6.0 s inside optimizer plugin 'o' (/o.so), in update");
+  EXPECT_LT(*causes.settled_at(), patient);
+}
+
 TEST(FirstCause, WhatFollowsFromTheSameRankIsItsConsequence) {
   FirstCause causes;
   causes.add(reported(0, ErrorKind::worker_failed), begin);

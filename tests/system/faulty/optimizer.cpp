@@ -1,59 +1,47 @@
 #include "runtime/roles/optimizer.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <limits>
-#include <stdexcept>
 
+#include "faulty_optimizer.pb.h"
 #include "runtime/plugin/descriptor.h"
-#include "tests/system/faulty/optimizer.pb.h"
+#include "tests/system/faulty/misbehave.h"
 
 namespace ananke {
 namespace {
 
-using Fault = plugin::FaultyOptimizer;
-
-[[gnu::noinline]] void crash() {
-  volatile int* volatile nothing = nullptr;
-  *nothing = 1;
-}
-
-void hang() {
-  for (;;) pause();
-}
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 class FaultyOptimizer final : public Optimizer {
  public:
-  FaultyOptimizer(const RoleContext&, const plugin::FaultyOptimizer& config) : fault_(config.fault()) {
-    if (fault_ == Fault::CRASH_IN_CONSTRUCTOR) crash();
+  FaultyOptimizer(const RoleContext& context, const plugin::FaultyOptimizer& config) : trouble_(context, config) {}
+  ~FaultyOptimizer() override { trouble_.enter("destructor"); }
+  OptimizerLayout layout(const Parameter&) const override {
+    return trouble_.is("layout", "unknown") ? static_cast<OptimizerLayout>(7) : OptimizerLayout::any_fragment;
   }
-  OptimizerLayout layout(const Parameter&) const override { return OptimizerLayout::any_fragment; }
-  double cost(const Parameter&) const override { return 1; }
+  double cost(const Parameter&) const override { return trouble_.is("cost", "negative") ? -1 : 1; }
   std::vector<StateTensor> states(const Parameter&) const override {
-    if (fault_ == Fault::STATE_WITHOUT_NAME) return {{""}};
+    if (trouble_.is("states", "no name")) return {{""}};
+    if (trouble_.is("states", "same name")) return {{"a"}, {"a"}};
     return {};
   }
-  double learning_rate() const override {
-    return fault_ == Fault::NO_LEARNING_RATE ? std::numeric_limits<double>::quiet_NaN() : 1;
-  }
-  void update(Stream& stream, const OperatorSet&, const OptimizerUpdate&) override {
-    switch (fault_) {
-      case Fault::THROW: throw std::runtime_error("a word of its own");
-      case Fault::THROW_INT: throw 7;
-      case Fault::PEER_LOST: fail(ErrorKind::worker_failed, "rank 3 is gone");
-      case Fault::CRASH: crash(); break;
-      case Fault::ABORT: std::abort();
-      case Fault::HANG: hang(); break;
-      case Fault::THROW_ON_STREAM: stream.run_on_host([] { throw std::runtime_error("a word of its own"); }); break;
-      case Fault::CRASH_ON_STREAM: stream.run_on_host(crash); break;
-      case Fault::HANG_ON_STREAM: stream.run_on_host(hang); break;
-      default: break;
+  double learning_rate() const override { return trouble_.is("learning_rate", "nan") ? nan : 1; }
+  void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) override {
+    trouble_.enter("update", stream);
+    if (trouble_.is("update", "nan")) {
+      stream.run_on_host([weight = a.weight] { *weight.as<float>() = static_cast<float>(nan); });
+    }
+    if (trouble_.is("update", "wild view")) {  // large enough for all threads of the backend
+      const TensorView wild{reinterpret_cast<void*>(0x100), DType::f32, {1 << 20}};
+      operators.adamw->update(stream, {wild, wild, wild, wild, 1, 0.9, 0.9, 1e-8, 0, a.step, a.scale, a.finite});
+    }
+    if (trouble_.is("update", "short view")) {
+      operators.adamw->update(
+          stream, {a.weight, a.gradient, a.scale, a.scale, 1, 0.9, 0.9, 1e-8, 0, a.step, a.scale, a.finite});
     }
   }
 
  private:
-  Fault::Fault fault_;
+  Trouble trouble_;
 };
 
 }  // namespace

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
+#include <memory>
 #include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
 namespace {
@@ -65,6 +68,22 @@ TEST(ThreadPool, LetsCallersTakeTurns) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(total, 3 * 50 * 55);
+}
+
+TEST(ThreadPool, NamesThePluginItWorksForOnEveryThread) {
+  ThreadPool pool(3);
+  const PluginGuard guard("optimizer", "lion", "/x/lion.so", std::make_shared<CallTrail>());
+  std::barrier all(3);  // so that no thread takes two tasks
+  std::vector<std::string> said(3);
+  const auto work = [&](std::int64_t task, int) {
+    const char* text = PluginScope::current_text();
+    said[static_cast<std::size_t>(task)] = text ? text : "nobody";
+    all.arrive_and_wait();
+  };
+  guard.call("update", [&] { pool.run(3, work); });
+  EXPECT_EQ(said, std::vector<std::string>(3, "optimizer plugin 'lion' (/x/lion.so), in update"));
+  pool.run(3, work);
+  EXPECT_EQ(said, std::vector<std::string>(3, "nobody"));
 }
 
 }  // namespace

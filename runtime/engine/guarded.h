@@ -1,0 +1,57 @@
+// What the wrappers of all roles share (guarded_roles.cpp, guarded_backend.cpp).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/plugin/plugin_call.h"
+#include "runtime/roles/context.h"
+#include "runtime/roles/traffic.h"
+#include "runtime/tensor/tensor.h"
+
+namespace ananke {
+
+inline constexpr std::uint64_t most_plugin_bytes = std::uint64_t{1} << 44;  // of one piece of memory; more is nonsense
+
+// Holds the role. Destroying it is a call as well; it cannot be allowed to throw, but a crash is told.
+template <class Role>
+class Guarded : public Role {
+ public:
+  Guarded(std::unique_ptr<Role> role, PluginGuard guard) : guard_(std::move(guard)), role_(std::move(role)) {}
+  ~Guarded() override {
+    guard_.call("its destructor", [&] { role_.reset(); });
+  }
+
+ protected:
+  template <class Work>
+  decltype(auto) call(std::string_view method, Work&& work) const {
+    return guard_.call(method, std::forward<Work>(work));
+  }
+  std::vector<PlanLine> checked(std::string_view method, std::vector<PlanLine> lines) const {
+    for (const PlanLine& line : lines) {
+      guard_.require(!line.purpose.empty() && line.bytes <= most_plugin_bytes, method,
+                     "it plans {} bytes for '{}'; give every line a purpose and at most {} bytes", line.bytes,
+                     line.purpose, most_plugin_bytes);
+    }
+    return lines;
+  }
+  Traffic checked(Traffic lines) const {
+    for (const TrafficLine& line : lines) {
+      guard_.require(!line.axis.empty(), "traffic", "a line of {} bytes names no axis", line.bytes);
+    }
+    return lines;
+  }
+  void check_flat(std::string_view method, const char* what, const TensorView& view, std::int64_t elements) const {
+    guard_.require(view.dtype == DType::f32 && view.elements() == elements && (view.data || elements == 0), method,
+                   "{} is {} {}{}, it must be f32 with {} elements", what, name_of(view.dtype), to_string(view.shape),
+                   view.data ? "" : " without memory", elements);
+  }
+
+  PluginGuard guard_;
+  std::unique_ptr<Role> role_;
+};
+
+}  // namespace ananke

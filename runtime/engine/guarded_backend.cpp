@@ -1,0 +1,320 @@
+// A backend, its device, communicators and operators, each call by name.
+#include <fmt/ranges.h>
+
+#include <optional>
+
+#include "runtime/engine/guarded.h"
+#include "runtime/engine/guarded_roles.h"
+
+namespace ananke {
+namespace {
+
+// One operator of the backend. The backend owns it.
+template <class Operator>
+class GuardedOperator : public Operator {
+ public:
+  GuardedOperator(const PluginGuard& guard, Operator& inner) : guard_(guard), inner_(inner) {}
+
+ protected:
+  template <class Work>
+  decltype(auto) call(std::string_view method, Work&& work) const {
+    return guard_.call(method, std::forward<Work>(work));
+  }
+  template <class Work>
+  std::size_t bytes(std::string_view method, Work&& work) const {
+    const std::size_t size = call(method, std::forward<Work>(work));
+    guard_.require(size <= most_plugin_bytes, method, "{} bytes make no sense; at most {}", size, most_plugin_bytes);
+    return size;
+  }
+  const PluginGuard& guard_;
+  Operator& inner_;
+};
+
+class GuardedEmbedding final : public GuardedOperator<Embedding> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  void forward(Stream& stream, const Forward& a) override {
+    call("embedding.forward", [&] { inner_.forward(stream, a); });
+  }
+  void backward(Stream& stream, const Backward& a) override {
+    call("embedding.backward", [&] { inner_.backward(stream, a); });
+  }
+};
+
+class GuardedAddRmsNorm final : public GuardedOperator<AddRmsNorm> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  std::size_t saved(const Sizes& s) const override {
+    return bytes("add_rms_norm.saved", [&] { return inner_.saved(s); });
+  }
+  std::size_t workspace(const Sizes& s) const override {
+    return bytes("add_rms_norm.workspace", [&] { return inner_.workspace(s); });
+  }
+  void forward(Stream& stream, const Forward& a) override {
+    call("add_rms_norm.forward", [&] { inner_.forward(stream, a); });
+  }
+  void backward(Stream& stream, const Backward& a) override {
+    call("add_rms_norm.backward", [&] { inner_.backward(stream, a); });
+  }
+};
+
+class GuardedLinear final : public GuardedOperator<Linear> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  void forward(Stream& stream, const Forward& a) override {
+    call("linear.forward", [&] { inner_.forward(stream, a); });
+  }
+  void backward(Stream& stream, const Backward& a) override {
+    call("linear.backward", [&] { inner_.backward(stream, a); });
+  }
+};
+
+class GuardedAttention final : public GuardedOperator<Attention> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  std::size_t saved(const Sizes& s) const override {
+    return bytes("attention.saved", [&] { return inner_.saved(s); });
+  }
+  std::size_t workspace(const Sizes& s) const override {
+    return bytes("attention.workspace", [&] { return inner_.workspace(s); });
+  }
+  void forward(Stream& stream, const Forward& a) override {
+    call("attention.forward", [&] { inner_.forward(stream, a); });
+  }
+  void backward(Stream& stream, const Backward& a) override {
+    call("attention.backward", [&] { inner_.backward(stream, a); });
+  }
+};
+
+class GuardedRouter final : public GuardedOperator<Router> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  std::size_t saved(const Sizes& s) const override {
+    return bytes("router.saved", [&] { return inner_.saved(s); });
+  }
+  std::size_t workspace(const Sizes& s) const override {
+    return bytes("router.workspace", [&] { return inner_.workspace(s); });
+  }
+  void forward(Stream& stream, const Forward& a) override {
+    call("router.forward", [&] { inner_.forward(stream, a); });
+  }
+  void backward(Stream& stream, const Backward& a) override {
+    call("router.backward", [&] { inner_.backward(stream, a); });
+  }
+};
+
+class GuardedPermute final : public GuardedOperator<Permute> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  std::size_t workspace(std::int64_t slots, std::int64_t experts) const override {
+    return bytes("permute.workspace", [&] { return inner_.workspace(slots, experts); });
+  }
+  void forward(Stream& stream, const Forward& a, Region workspace) override {
+    call("permute.forward", [&] { inner_.forward(stream, a, workspace); });
+  }
+  void backward(Stream& stream, const Backward& a) override {
+    call("permute.backward", [&] { inner_.backward(stream, a); });
+  }
+  void combine_forward(Stream& stream, const CombineForward& a) override {
+    call("permute.combine_forward", [&] { inner_.combine_forward(stream, a); });
+  }
+  void combine_backward(Stream& stream, const CombineBackward& a) override {
+    call("permute.combine_backward", [&] { inner_.combine_backward(stream, a); });
+  }
+};
+
+class GuardedGroupedMlp final : public GuardedOperator<GroupedMlp> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  std::size_t saved(const Sizes& s) const override {
+    return bytes("grouped_mlp.saved", [&] { return inner_.saved(s); });
+  }
+  std::size_t workspace(const Sizes& s) const override {
+    return bytes("grouped_mlp.workspace", [&] { return inner_.workspace(s); });
+  }
+  void forward(Stream& stream, const Forward& a) override {
+    call("grouped_mlp.forward", [&] { inner_.forward(stream, a); });
+  }
+  void backward(Stream& stream, const Backward& a) override {
+    call("grouped_mlp.backward", [&] { inner_.backward(stream, a); });
+  }
+};
+
+class GuardedHeadLoss final : public GuardedOperator<HeadLoss> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  std::size_t workspace(const Sizes& s) const override {
+    return bytes("head_loss.workspace", [&] { return inner_.workspace(s); });
+  }
+  void forward(Stream& stream, const Forward& a) override {
+    call("head_loss.forward", [&] { inner_.forward(stream, a); });
+  }
+  void forward_backward(Stream& stream, const ForwardBackward& a) override {
+    call("head_loss.forward_backward", [&] { inner_.forward_backward(stream, a); });
+  }
+};
+
+class GuardedElementwise final : public GuardedOperator<Elementwise> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) override {
+    call("elementwise.add", [&] { inner_.add(stream, a, b, y); });
+  }
+  void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) override {
+    call("elementwise.square_sum", [&] { inner_.square_sum(stream, x, sum); });
+  }
+  void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) override {
+    call("elementwise.reciprocal", [&] { inner_.reciprocal(stream, x, y); });
+  }
+  void clip(Stream& stream, const Clip& a) override {
+    call("elementwise.clip", [&] { inner_.clip(stream, a); });
+  }
+  void hash(Stream& stream, const TensorView& x, const TensorView& hash) override {
+    call("elementwise.hash", [&] { inner_.hash(stream, x, hash); });
+  }
+};
+
+class GuardedAdamW final : public GuardedOperator<AdamWUpdate> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  void update(Stream& stream, const Arguments& a) override {
+    call("adamw.update", [&] { inner_.update(stream, a); });
+  }
+};
+
+struct GuardedOperators {
+  GuardedOperators(const PluginGuard& guard, const OperatorSet& inner)
+      : embedding(guard, *inner.embedding),
+        add_rms_norm(guard, *inner.add_rms_norm),
+        linear(guard, *inner.linear),
+        attention(guard, *inner.attention),
+        router(guard, *inner.router),
+        permute(guard, *inner.permute),
+        grouped_mlp(guard, *inner.grouped_mlp),
+        head_loss(guard, *inner.head_loss),
+        elementwise(guard, *inner.elementwise),
+        adamw(guard, *inner.adamw) {}
+
+  GuardedEmbedding embedding;
+  GuardedAddRmsNorm add_rms_norm;
+  GuardedLinear linear;
+  GuardedAttention attention;
+  GuardedRouter router;
+  GuardedPermute permute;
+  GuardedGroupedMlp grouped_mlp;
+  GuardedHeadLoss head_loss;
+  GuardedElementwise elementwise;
+  GuardedAdamW adamw;
+  const OperatorSet set = {&embedding, &add_rms_norm, &linear,    &attention,   &router,
+                           &permute,   &grouped_mlp,  &head_loss, &elementwise, &adamw};
+};
+
+// Streams and events stay the backend's own: what is given back to it must be of its classes. Exceptions and crashes of
+// work on them are the work's.
+class GuardedDevice final : public Device {
+ public:
+  GuardedDevice(const PluginGuard& guard, Device& inner) : guard_(guard), inner_(inner) {}
+  std::string description() const override {
+    return guard_.call("device.description", [&] { return inner_.description(); });
+  }
+  Arena& memory() override {
+    return guard_.call("device.memory", [&]() -> Arena& { return inner_.memory(); });
+  }
+  Arena& host_memory() override {
+    return guard_.call("device.host_memory", [&]() -> Arena& { return inner_.host_memory(); });
+  }
+  Stream& stream(Resource resource) override {
+    return guard_.call("device.stream", [&]() -> Stream& { return inner_.stream(resource); });
+  }
+  std::unique_ptr<Event> make_event() override {
+    auto event = guard_.call("device.make_event", [&] { return inner_.make_event(); });
+    guard_.require(event != nullptr, "device.make_event", "it makes none");
+    return event;
+  }
+  void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    guard_.call("device.copy", [&] { inner_.copy(stream, to, from, bytes); });
+  }
+  void zero(Stream& stream, void* to, std::size_t bytes) override {
+    guard_.call("device.zero", [&] { inner_.zero(stream, to, bytes); });
+  }
+  void read(const TensorView& from, void* to) override {
+    guard_.call("device.read", [&] { inner_.read(from, to); });
+  }
+  std::uint64_t reads() const override {
+    return guard_.call("device.reads", [&] { return inner_.reads(); });
+  }
+
+ private:
+  const PluginGuard& guard_;
+  Device& inner_;
+};
+
+class GuardedCommunicator final : public Communicator {
+ public:
+  GuardedCommunicator(PluginGuard guard, std::unique_ptr<Communicator> inner)
+      : guard_(std::move(guard)), inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void all_gather(Stream& stream, const TensorView& send, const TensorView& receive) override {
+    guard_.call("communicator.all_gather", [&] { inner_->all_gather(stream, send, receive); });
+  }
+  void reduce_scatter(Stream& stream, const TensorView& send, const TensorView& receive) override {
+    guard_.call("communicator.reduce_scatter", [&] { inner_->reduce_scatter(stream, send, receive); });
+  }
+  void all_reduce(Stream& stream, const TensorView& buffer, Reduction reduction) override {
+    guard_.call("communicator.all_reduce", [&] { inner_->all_reduce(stream, buffer, reduction); });
+  }
+  void broadcast(Stream& stream, const TensorView& buffer, int root) override {
+    guard_.call("communicator.broadcast", [&] { inner_->broadcast(stream, buffer, root); });
+  }
+  void all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> send_counts,
+                  const TensorView& receive, std::span<const std::int64_t> receive_counts) override {
+    guard_.call("communicator.all_to_all",
+                [&] { inner_->all_to_all(stream, send, send_counts, receive, receive_counts); });
+  }
+  void abort() noexcept override { inner_->abort(); }
+
+ private:
+  const PluginGuard guard_;
+  std::unique_ptr<Communicator> inner_;
+};
+
+class GuardedBackend final : public Guarded<Backend> {
+ public:
+  using Guarded::Guarded;
+  Device& device() override {
+    Device& device = call("device", [&]() -> Device& { return role_->device(); });
+    if (!device_) device_.emplace(guard_, device);
+    return *device_;
+  }
+  const OperatorSet& operators() override {
+    if (operators_) return operators_->set;
+    const OperatorSet& set = call("operators", [&]() -> const OperatorSet& { return role_->operators(); });
+    const bool complete = set.embedding && set.add_rms_norm && set.linear && set.attention && set.router &&
+                          set.permute && set.grouped_mlp && set.head_loss && set.elementwise && set.adamw;
+    guard_.require(complete, "operators", "some operator is missing; a backend offers every one of OperatorSet");
+    return operators_.emplace(guard_, set).set;
+  }
+  std::unique_ptr<Communicator> make_communicator(const std::string& name, std::span<const int> ranks,
+                                                  Rendezvous& rendezvous) override {
+    auto made = call("make_communicator", [&] { return role_->make_communicator(name, ranks, rendezvous); });
+    const auto own = made ? made->rank() : -1;
+    guard_.require(made && made->size() == static_cast<int>(ranks.size()) && own >= 0 && own < made->size() &&
+                       ranks[static_cast<std::size_t>(own)] == rendezvous.rank(),
+                   "make_communicator", "'{}' says that this is rank {} of {}, it must be the place of rank {} in [{}]",
+                   name, own, made ? made->size() : 0, rendezvous.rank(), fmt::join(ranks, ", "));
+    return std::make_unique<GuardedCommunicator>(guard_, std::move(made));
+  }
+
+ private:
+  std::optional<GuardedDevice> device_;
+  std::optional<GuardedOperators> operators_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> guarded(std::unique_ptr<Backend> role, PluginGuard guard, const RoleContext&) {
+  return std::make_unique<GuardedBackend>(std::move(role), std::move(guard));
+}
+
+}  // namespace ananke
