@@ -291,7 +291,8 @@ class GuardedBackend final : public Guarded<Backend> {
     if (operators_) return operators_->set;
     const OperatorSet& set = call("operators", [&]() -> const OperatorSet& { return role_->operators(); });
     const bool complete = set.embedding && set.add_rms_norm && set.linear && set.attention && set.router &&
-                          set.permute && set.grouped_mlp && set.head_loss && set.elementwise && set.adamw;
+                          set.permute && set.grouped_mlp && set.head_loss && set.elementwise && set.adamw &&
+                          set.momentum && set.newton_schulz;
     guard_.require(complete, "operators", "some operator is missing; a backend offers every one of OperatorSet");
     return operators_.emplace(guard_, set).set;
   }

@@ -10,6 +10,8 @@
 #include "runtime/operators/grouped_mlp.h"
 #include "runtime/operators/head_loss.h"
 #include "runtime/operators/linear.h"
+#include "runtime/operators/momentum.h"
+#include "runtime/operators/newton_schulz.h"
 #include "runtime/operators/permute.h"
 #include "runtime/operators/router.h"
 
@@ -27,6 +29,8 @@ struct OperatorSet {
   HeadLoss* head_loss = nullptr;
   Elementwise* elementwise = nullptr;
   AdamWUpdate* adamw = nullptr;
+  Momentum* momentum = nullptr;
+  NewtonSchulz* newton_schulz = nullptr;
 };
 
 }  // namespace ananke

@@ -15,8 +15,10 @@ HostOperators::HostOperators(ThreadPool& pool)
       head_loss_(pool),
       elementwise_(pool),
       adamw_(pool),
-      set_{&embedding_, &add_rms_norm_, &linear_,    &attention_,   &router_,
-           &permute_,   &grouped_mlp_,  &head_loss_, &elementwise_, &adamw_} {
+      momentum_(pool),
+      newton_schulz_(pool),
+      set_{&embedding_,   &add_rms_norm_, &linear_,      &attention_, &router_,   &permute_,
+           &grouped_mlp_, &head_loss_,    &elementwise_, &adamw_,     &momentum_, &newton_schulz_} {
   check_cpu();
   check_blas();
 }

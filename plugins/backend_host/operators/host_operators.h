@@ -9,6 +9,8 @@
 #include "plugins/backend_host/operators/grouped_mlp.h"
 #include "plugins/backend_host/operators/head_loss.h"
 #include "plugins/backend_host/operators/linear.h"
+#include "plugins/backend_host/operators/momentum.h"
+#include "plugins/backend_host/operators/newton_schulz.h"
 #include "plugins/backend_host/operators/permute.h"
 #include "plugins/backend_host/operators/router.h"
 #include "runtime/operators/operator_set.h"
@@ -35,6 +37,8 @@ class HostOperators {
   HostHeadLoss head_loss_;
   HostElementwise elementwise_;
   HostAdamW adamw_;
+  HostMomentum momentum_;
+  HostNewtonSchulz newton_schulz_;
   OperatorSet set_;
 };
 
