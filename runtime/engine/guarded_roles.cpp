@@ -92,6 +92,8 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
     const OptimizerLayout layout = call("layout", [&] { return role_->layout(parameter); });
     guard_.require(layout == OptimizerLayout::any_fragment || layout == OptimizerLayout::whole_matrix, "layout",
                    "{} needs layout {}, which is no OptimizerLayout", parameter.name, static_cast<int>(layout));
+    guard_.require(layout == OptimizerLayout::any_fragment || parameter.shape.rank() == 2, "layout",
+                   "it asks for the whole matrix of {}, which is {}", parameter.name, to_string(parameter.shape));
     return layout;
   }
   double cost(const Parameter& parameter) const override {
@@ -118,6 +120,30 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
   }
   void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) override {
     call("update", [&] { role_->update(stream, operators, a); });
+  }
+  std::int64_t matrix_rows(const Parameter& parameter) const override {
+    const std::int64_t rows = call("matrix_rows", [&] { return role_->matrix_rows(parameter); });
+    guard_.require(rows > 0 && parameter.shape[0] % rows == 0, "matrix_rows",
+                   "{} {} is not made of matrices of {} rows", parameter.name, to_string(parameter.shape), rows);
+    return rows;
+  }
+  std::size_t transform_workspace(const OperatorSet& operators, std::int64_t count, std::int64_t rows,
+                                  std::int64_t columns) const override {
+    const std::size_t bytes =
+        call("transform_workspace", [&] { return role_->transform_workspace(operators, count, rows, columns); });
+    guard_.require(bytes <= most_bytes, "transform_workspace", "{} bytes make no sense; at most {}", bytes, most_bytes);
+    return bytes;
+  }
+  void prepare(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a,
+               const TensorView& transfer) override {
+    call("prepare", [&] { role_->prepare(stream, operators, a, transfer); });
+  }
+  void transform(Stream& stream, const OperatorSet& operators, const MatrixBatch& batch) override {
+    call("transform", [&] { role_->transform(stream, operators, batch); });
+  }
+  void apply(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a,
+             const TensorView& direction) override {
+    call("apply", [&] { role_->apply(stream, operators, a, direction); });
   }
 };
 

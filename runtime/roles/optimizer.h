@@ -1,7 +1,15 @@
 // Role "optimizer": the maths of one update, and nothing else. The runtime brings the part of the parameter that
 // layout() asks for, keeps the state tensors (and checkpoints them under their names), and takes the result back.
+// Sharding, the network and where state lives are none of its business.
 //
-//   construct ─ per parameter: layout, cost, states ─ per step and parameter part: update(...)
+//   construct ─ per parameter: layout, cost, states, matrix_rows
+//   per step    any_fragment:  per fragment   update(part)
+//               whole_matrix:  per fragment   prepare(part, transfer)     elementwise, where the state is
+//                              per batch      transform(matrices)         whole matrices of one shape, on their owner
+//                              per fragment   apply(part, direction)      elementwise, where the weight is
+//
+// All calls put work on the stream and return: no allocation, no synchronisation, no peers. Everything is f32. Where
+// the step is not finite (finite[0] is 0 on the device) no weight and no state may change.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/model/parameter_table.h"
 #include "runtime/operators/operator_set.h"
 #include "runtime/roles/context.h"
@@ -21,6 +30,7 @@ struct StateTensor {
   std::string name;  // as checkpointed: "exp_avg"; one f32 element per parameter element, starting at 0
 };
 
+// A part of one parameter: elements [begin, begin + count). Of a whole_matrix layout it lies within one matrix.
 struct OptimizerUpdate {
   const Parameter& parameter;
   std::int64_t begin;                  // first element of the part within the parameter
@@ -32,16 +42,49 @@ struct OptimizerUpdate {
   TensorView finite;                   // i32 [1], device: 0: change nothing
 };
 
+// Whole matrices of one shape, one behind the other, of any parameters of that layout.
+struct MatrixBatch {
+  TensorView matrices;  // f32 [n, rows, columns]: what prepare() wrote; becomes the direction, in place
+  Region workspace;     // of transform_workspace(n, rows, columns) bytes
+  TensorView finite;    // as above
+};
+
 class Optimizer {
  public:
   static constexpr const char* role = "optimizer";
   virtual ~Optimizer() = default;
+  // Throws Error(config) for a parameter that it cannot update.
   virtual OptimizerLayout layout(const Parameter& parameter) const = 0;
-  virtual double cost(const Parameter& parameter) const = 0;  // any unit; sharing of work goes by it
+  // Of updating the whole parameter, in any unit that is the same for all: sharing of work goes by it.
+  virtual double cost(const Parameter& parameter) const = 0;
   virtual std::vector<StateTensor> states(const Parameter& parameter) const = 0;
   virtual double learning_rate() const = 0;  // the configured lr, before the factor
-  // Puts work on the stream; no allocation, no synchronisation, no peers.
-  virtual void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) = 0;
+
+  // any_fragment.
+  virtual void update(Stream&, const OperatorSet&, const OptimizerUpdate&) { missing("update"); }
+
+  // whole_matrix. Rows of one matrix: a parameter [rows, columns] is rows / matrix_rows() independent ones.
+  virtual std::int64_t matrix_rows(const Parameter& parameter) const { return parameter.shape[0]; }
+  virtual std::size_t transform_workspace(const OperatorSet&, std::int64_t count, std::int64_t rows,
+                                          std::int64_t columns) const {
+    missing("transform_workspace", count, rows, columns);
+  }
+  // Advances the state and writes this part of what transform() takes into `transfer`, f32 [count].
+  virtual void prepare(Stream&, const OperatorSet&, const OptimizerUpdate&, const TensorView& /*transfer*/) {
+    missing("prepare");
+  }
+  // What a matrix becomes must not depend on the others of its batch: the runtime chooses them.
+  virtual void transform(Stream&, const OperatorSet&, const MatrixBatch&) { missing("transform"); }
+  // `direction`, f32 [count]: this part of what transform() made.
+  virtual void apply(Stream&, const OperatorSet&, const OptimizerUpdate&, const TensorView& /*direction*/) {
+    missing("apply");
+  }
+
+ private:
+  template <class... Ignored>
+  [[noreturn]] static void missing(const char* method, const Ignored&...) {
+    fail(ErrorKind::plugin, "it has no {}(), which the layout it asks for needs (runtime/roles/optimizer.h)", method);
+  }
 };
 
 }  // namespace ananke

@@ -4,11 +4,13 @@
 #include <google/protobuf/dynamic_message.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <cctype>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
@@ -17,8 +19,7 @@ namespace ananke::golden {
 namespace {
 
 // How torch carries the step out, and what describes the case: no part of the mathematics.
-const std::set<std::string> not_ours = {"optimizer",  "newton_schulz",  "foreach",
-                                        "capturable", "differentiable", "fused"};
+const std::set<std::string> not_ours = {"optimizer", "foreach", "capturable", "differentiable", "fused"};
 // What every plugin does in one way only.
 const std::map<std::string, bool> fixed = {{"amsgrad", false}, {"maximize", false}, {"decoupled_weight_decay", true}};
 
@@ -32,12 +33,25 @@ std::string as_text(const Json& value) {
 
 using Fields = std::map<std::string, std::string>;  // plugin's field to its value as JSON
 
-void add_betas(const Json& betas, Fields& fields) {
-  if (!betas.is(Json::Type::array) || betas.items().size() != 2) {
-    fail(ErrorKind::data, "hyper.json: betas {} are not two numbers", betas.brief());
+// What torch gives as a list and a plugin in fields of their own.
+const std::map<std::string, std::vector<std::string>> lists = {{"betas", {"beta1", "beta2"}},
+                                                               {"ns_coefficients", {"ns_a", "ns_b", "ns_c"}}};
+
+void add_list(const std::string& key, const Json& values, const std::vector<std::string>& names, Fields& fields) {
+  if (!values.is(Json::Type::array) || values.items().size() != names.size()) {
+    fail(ErrorKind::data, "hyper.json: {} {} are not {} numbers", key, values.brief(), names.size());
   }
-  fields["beta1"] = as_text(betas.items()[0]);
-  fields["beta2"] = as_text(betas.items()[1]);
+  for (std::size_t i = 0; i < names.size(); ++i) fields[names[i]] = as_text(values.items()[i]);
+}
+
+// The name of an enum's value, as protobuf writes it: "match_rms_adamw" is MATCH_RMS_ADAMW.
+std::string as_enum(const std::string& key, const Json& value) {
+  if (!value.is(Json::Type::string)) fail(ErrorKind::data, "hyper.json: {} {} is no name", key, value.brief());
+  std::string name = value.text();
+  // The recorded precision is torch's; with float64 the case is made for the most exact that a plugin offers.
+  if (key == "newton_schulz" && name == "float64") name = "float32";
+  for (char& letter : name) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return json_quoted(name);
 }
 
 // hyper.json in the plugin's field names.
@@ -49,8 +63,10 @@ Fields translate(const Json& hyper) {
       if (value.is(Json::Type::boolean) && value.boolean() == only->second) continue;
       fail(ErrorKind::data, "hyper.json: {} must be {}; other values are not offered", key, only->second);
     }
-    if (key == "betas") {
-      add_betas(value, fields);
+    if (const auto list = lists.find(key); list != lists.end()) {
+      add_list(key, value, list->second, fields);
+    } else if (key == "adjust_lr_fn" || key == "newton_schulz") {
+      fields[key] = as_enum(key, value);
     } else {
       fields[key] = as_text(value);
     }

@@ -62,7 +62,7 @@ TEST_F(GoldenCase, OptionsThatAskForOtherMathematicsAreRefusedByName) {
             "hyper.json: decoupled_weight_decay must be true; other values are not offered");
   EXPECT_EQ(config_of(R"({"nesterov": true})"),
             "hyper.json: nesterov is unknown to plugin adamw; ananke.plugin.AdamW has no such field");
-  EXPECT_NE(config_of(R"({"betas": [0.9]})").find("not two numbers"), std::string::npos);
+  EXPECT_NE(config_of(R"({"betas": [0.9]})").find("betas [0.9] are not 2 numbers"), std::string::npos);
   EXPECT_NE(config_of(R"({"lr": "fast"})").find("as ananke.plugin.AdamW"), std::string::npos);
   EXPECT_NE(config_of("{").find("hyper.json"), std::string::npos);
 }

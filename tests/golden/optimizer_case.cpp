@@ -18,7 +18,18 @@
 namespace ananke::golden {
 namespace {
 
-constexpr double tolerance = 1e-6;  // absolute up to 1, of the parameter's largest element above
+// Of the parameter's largest element, at least of 1. An iteration in bf16 ends where the order of its sums takes it, so
+// it is judged by how far the parameter moved: bf16 has 8 bits, and 5 steps amplify what was rounded.
+struct Tolerance {
+  double of_size = 1e-6, of_movement = 0;
+};
+
+Tolerance tolerance_of(const Json& hyper) {
+  const Json* precision = hyper.find("newton_schulz");
+  if (!precision) return {};
+  if (precision->is(Json::Type::string) && precision->text() == "bfloat16") return {0, 0.02};
+  return {1e-5, 0};
+}
 
 std::string param(int i, int step) { return fmt::format("param.{}.step{}", i, step); }
 std::string grad(int i, int step) { return fmt::format("grad.{}.step{}", i, step); }
@@ -96,10 +107,28 @@ class Subject {
   void step(int number) {
     std::vector<TensorView> states;
     for (std::size_t s = 0; s < state_count_; ++s) states.push_back(tensor(2 + s));
-    optimizer_.update(stream(), backend_.operators(),
-                      {parameter_, 0, tensor(0), tensor(1), states, static_cast<std::uint64_t>(number), 1.0,
-                       memory_.view(DType::f32, {1}, memory_.bytes() - 2 * alignment),
-                       memory_.view(DType::i32, {1}, memory_.bytes() - alignment)});
+    const TensorView finite = memory_.view(DType::i32, {1}, memory_.bytes() - alignment);
+    const OptimizerUpdate all{parameter_, 0,
+                              tensor(0),  tensor(1),
+                              states,     static_cast<std::uint64_t>(number),
+                              1.0,        memory_.view(DType::f32, {1}, memory_.bytes() - 2 * alignment),
+                              finite};
+    if (optimizer_.layout(parameter_) == OptimizerLayout::any_fragment) {
+      optimizer_.update(stream(), backend_.operators(), all);
+      return;
+    }
+    const std::int64_t rows = optimizer_.matrix_rows(parameter_), columns = parameter_.shape[1];
+    const Shape shape{parameter_.shape[0] / rows, rows, columns};
+    const std::size_t bytes = optimizer_.transform_workspace(backend_.operators(), shape[0], rows, columns);
+    Arena& memory = backend_.device().memory();
+    const Buffer workspace = memory.allocate(bytes, "golden case"),
+                 matrices = memory.allocate(tensor(0).bytes(), "golden case");
+    const TensorView direction = matrices.view(DType::f32, {elements()});
+    optimizer_.prepare(stream(), backend_.operators(), all, direction);
+    optimizer_.transform(stream(), backend_.operators(),
+                         {direction.reshaped(shape), {workspace.data(), bytes}, finite});
+    optimizer_.apply(stream(), backend_.operators(), all, direction);
+    stream().synchronize();  // the buffers end here
   }
   std::vector<float> weight() const {
     std::vector<float> values(static_cast<std::size_t>(elements()));
@@ -127,14 +156,17 @@ class Subject {
 struct Difference {
   double absolute = 0;
   double largest = 0;  // recorded element
+  double moved = 0;    // the most that an element moved
 };
 
-void compare(const std::vector<float>& ours, const std::vector<float>& recorded, Difference& worst) {
+void compare(const std::vector<float>& ours, const std::vector<float>& recorded, const std::vector<float>& start,
+             Difference& worst) {
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const double difference = std::abs(static_cast<double>(ours[i]) - recorded[i]);
     // NaN compares with nothing: it counts as infinitely far.
     worst.absolute = std::isnan(difference) ? INFINITY : std::max(worst.absolute, difference);
     worst.largest = std::max(worst.largest, std::abs(static_cast<double>(recorded[i])));
+    worst.moved = std::max(worst.moved, std::abs(static_cast<double>(recorded[i]) - start[i]));
   }
 }
 
@@ -157,7 +189,9 @@ std::string optimizer_of(const std::filesystem::path& folder) {
 
 bool run_optimizer_case(const std::filesystem::path& folder, const PluginCatalog& catalog) {
   const FoundPlugin& found = find(catalog, optimizer_of(folder));
-  const std::string config = make_config(read_hyper(folder), *found.note);
+  const Json hyper = read_hyper(folder);
+  const std::string config = make_config(hyper, *found.note);
+  const Tolerance tolerance = tolerance_of(hyper);
   const Safetensors tensors = Safetensors::open(folder / "case.safetensors");
   const auto [parameters, steps] = check_case(tensors);
 
@@ -173,17 +207,19 @@ bool run_optimizer_case(const std::filesystem::path& folder, const PluginCatalog
   bool within = true;
   for (int i = 0; i < parameters; ++i) {
     Subject subject(*backend, *optimizer, i, shape_of(tensors.info(param(i, 0)), param(i, 0)));
-    subject.set(0, tensors.read_f32(param(i, 0)));
+    const std::vector<float> start = tensors.read_f32(param(i, 0));
+    subject.set(0, start);
     Difference worst;
     for (int k = 1; k <= steps; ++k) {
       subject.set(1, tensors.read_f32(grad(i, k)));
       subject.step(k);
-      compare(subject.weight(), tensors.read_f32(param(i, k)), worst);
+      compare(subject.weight(), tensors.read_f32(param(i, k)), start, worst);
     }
-    const bool good = worst.absolute <= tolerance * std::max(1.0, worst.largest);
-    std::printf("param.%d: %lld elements, %d steps, largest difference %.3g of %.3g%s\n", i,
-                static_cast<long long>(subject.elements()), steps, worst.absolute, worst.largest,
-                good ? "" : "  TOO FAR");
+    const double allowed = tolerance.of_size * std::max(1.0, worst.largest) + tolerance.of_movement * worst.moved;
+    const bool good = worst.absolute <= allowed;
+    std::printf("param.%d: %lld elements, %d steps, moved by %.3g, largest difference %.3g of %.3g, allowed %.3g%s\n",
+                i, static_cast<long long>(subject.elements()), steps, worst.moved, worst.absolute, worst.largest,
+                allowed, good ? "" : "  TOO FAR");
     within = within && good;
   }
   return within;
