@@ -57,7 +57,7 @@ class Engine {
   const ParameterTable& table() const { return table_; }
   const Placement& placement() const { return placement_; }
   std::vector<Fragment> owned() const;  // what this rank owns, before start
-  Backend& backend() { return *roles_.backend; }
+  Backend& backend() const { return *roles_.backend; }
   Device& device() { return roles_.backend->device(); }
   Stream& compute() { return device().stream(Resource::compute); }
   Parameters& parameters() { return *roles_.parameters; }
@@ -65,6 +65,7 @@ class Engine {
   // The batches plugin of the job, once; null when it has none.
   std::unique_ptr<Batches> take_batches() { return std::move(roles_.batches); }
   Communicator& world() { return *world_; }
+  Communicator& shard() { return *shard_; }
   Communicator& replicate() { return *replicate_; }
   // What this rank received since start, of all roles.
   Traffic traffic() const;

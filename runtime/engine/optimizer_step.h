@@ -7,26 +7,28 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/matrix_step.h"
 #include "runtime/engine/step_scalars.h"
-#include "runtime/roles/optimizer.h"
-#include "runtime/roles/parameters.h"
 
 namespace ananke {
 
-using OptimizerMap = std::map<std::string, std::unique_ptr<Optimizer>>;  // by plugin name
-
 class OptimizerStep {
  public:
-  // `chosen`: the optimizer's name per parameter (optimizer_rules.h). All arguments outlive the step.
+  // `chosen`: the optimizer's name per parameter (optimizer_rules.h). `work` is of this rank; `fragments` are what the
+  // work calls this rank's. All arguments outlive the step.
   OptimizerStep(const ParameterTable& table, const std::vector<std::string>& chosen, const OptimizerMap& optimizers,
-                Backend& backend, std::span<const OwnedFragment> fragments);
+                const MatrixWork& work, Backend& backend, Communicator& shard, Communicator& replicate,
+                std::span<const OwnedFragment> fragments);
   static std::vector<PlanLine> plan(const ParameterTable& table, const std::vector<std::string>& chosen,
-                                    const OptimizerMap& optimizers, std::span<const Fragment> fragments);
+                                    const OptimizerMap& optimizers, const MatrixWork& work,
+                                    const OperatorSet& operators, std::span<const Fragment> fragments);
 
   // Adds the squares of the owned gradients to scalars.square_sum().
   void add_square_sum(StepScalars& scalars);
-  // One update; `step` counts applied updates, from 1. Changes nothing where scalars.finite() is 0.
+  // One update; `step` counts applied updates, from 1. Changes nothing where scalars.finite() is 0. All ranks call it
+  // alike.
   void update(const StepScalars& scalars, std::uint64_t step, double lr_factor);
+  const MatrixStep& matrices() const { return *matrices_; }
 
   // What a checkpoint keeps, besides the weights.
   struct State {
@@ -37,16 +39,13 @@ class OptimizerStep {
   std::span<const State> states() const { return states_; }
 
  private:
-  struct Part {
-    const OwnedFragment* fragment;
-    Optimizer* optimizer;
-    std::vector<TensorView> states;
-  };
   const ParameterTable& table_;
   Backend& backend_;
   Buffer memory_;
-  std::vector<Part> parts_;
+  std::vector<UpdateTarget> targets_;   // by fragment
+  std::vector<std::size_t> fragments_;  // those that are updated as they are
   std::vector<State> states_;
+  std::unique_ptr<MatrixStep> matrices_;
 };
 
 }  // namespace ananke

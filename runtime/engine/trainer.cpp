@@ -8,6 +8,7 @@
 #include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/units.h"
 #include "runtime/checkpoint/huggingface.h"
 #include "runtime/data/sequential_batches.h"
 #include "runtime/engine/initial_weights.h"
@@ -29,6 +30,24 @@ std::unique_ptr<Batches> training_batches(Engine& engine, const Job& job) {
   std::unique_ptr<Batches> given = engine.take_batches();
   if (given) return given;
   return training_batches(job, engine.context().rank, engine.context().mesh.ranks());
+}
+
+MatrixWork make_matrix_work(const Engine& engine, const std::vector<std::string>& optimizer_names) {
+  const RoleContext& context = engine.context();
+  const MeshCoordinates at = coordinates(context.mesh, context.rank);
+  // Of the first replica; others own the same.
+  std::vector<std::vector<Fragment>> fragments;
+  for (int rank = 0; rank < context.mesh.shard; ++rank) fragments.push_back(engine.placement().fragments(rank));
+  const MatrixUpdates& options = context.job.matrix_updates();
+  return {engine.table(),
+          optimizer_names,
+          engine.optimizers(),
+          fragments,
+          {.replicas = context.mesh.replicate,
+           .replica = at.replicate,
+           .rank = at.shard,
+           .bucket_bytes = parse_bytes(options.bucket()),
+           .share_replicas = options.share_replicas()}};
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -58,6 +77,7 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       engine_(std::move(roles), context, rendezvous),
       limits_(pass_limits(job_)),
       optimizer_names_(optimizer_of_each(job_, engine_.table())),
+      matrix_work_(make_matrix_work(engine_, optimizer_names_)),
       schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.order)),
       batches_(training_batches(engine_, job_)),
       held_out_(held_out_batches(job_, context.rank, context.mesh.ranks())),
@@ -76,7 +96,8 @@ std::vector<PlanLine> Trainer::plan() const {
   add(engine_.plan(limits_));
   add(BatchLoader::plan(limits_.microbatches, training.rows_per_microbatch(), training.sequence_length()));
   add(StepScalars::plan());
-  add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
+  add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
+                          engine_.backend().operators(), owned));
   add(StateCheckpoint::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
   if (evaluates_) add(StepScalars::plan());
   add(RoutingTape::plan(job_));
@@ -91,8 +112,10 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   loader_ = std::make_unique<BatchLoader>(engine_.device(), limits_.microbatches, training.rows_per_microbatch(),
                                           training.sequence_length());
   scalars_ = std::make_unique<StepScalars>(engine_.backend(), engine_.world());
-  optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(),
-                                               engine_.backend(), engine_.parameters().fragments());
+  compare_matrix_work();
+  optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
+                                               engine_.backend(), engine_.shard(), engine_.replicate(),
+                                               engine_.parameters().fragments());
   state_ = std::make_unique<StateCheckpoint>(engine_, *optimizer_, checkpoints_);
   if (evaluates_) {
     evaluator_ = std::make_unique<Evaluator>(engine_, *loader_, std::move(held_out_), training.rows_per_microbatch());
@@ -110,6 +133,18 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   }
   Arena& memory = engine_.device().memory();
   log_info("{}", ledger_text("device memory", memory.ledger(), memory.peak()));
+}
+
+// Ranks that disagree would wait for each other's matrices.
+void Trainer::compare_matrix_work() {
+  const std::vector<std::string> all = rendezvous_.exchange("matrix work", {}, matrix_work_.hash());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == matrix_work_.hash()) continue;
+    fail(ErrorKind::config,
+         "rank {} shares out the optimizers' matrices by plan {}, rank {} by plan {}: they run different jobs or "
+         "different builds; make the job file and the installation the same on all nodes",
+         engine_.context().rank, matrix_work_.hash(), rank, all[rank]);
+  }
 }
 
 void Trainer::make_weights() {

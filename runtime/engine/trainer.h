@@ -43,6 +43,7 @@ class Trainer {
 
  private:
   void resume(const ChangesSince& changes);
+  void compare_matrix_work();
   void make_weights();
   bool train_step();  // false: some rank was asked to stop
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
@@ -61,6 +62,7 @@ class Trainer {
   Engine engine_;
   PassLimits limits_;
   std::vector<std::string> optimizer_names_;  // per parameter
+  MatrixWork matrix_work_;
   Schedule schedule_;
   std::unique_ptr<Batches> batches_;
   std::vector<HeldOutBatches> held_out_;  // goes to the evaluator

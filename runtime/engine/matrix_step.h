@@ -1,0 +1,96 @@
+// Carries out the matrix work of a step: prepares parts, moves them to their owners, transforms, and brings the
+// directions back.
+//
+//   compute   prepare 0 | other updates, residents | prepare 1 | transform 0 | residents | apply 0 | prepare 2 | ...
+//   network        gather 0                             gather 1      return 0                  gather 2
+//
+// Two rounds are under way, each in one of two slots: a transfer buffer (parts of this rank) and a landing buffer
+// (parts of its matrices). Matrices are put together in one more buffer, which resident rounds use in between.
+// Everything is reserved once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/matrix_work.h"
+#include "runtime/roles/parameters.h"
+
+namespace ananke {
+
+// Where one owned fragment's numbers are.
+struct UpdateTarget {
+  const OwnedFragment* fragment = nullptr;
+  Optimizer* optimizer = nullptr;
+  std::vector<TensorView> states;  // f32 [count] each
+};
+
+// What all updates of one step share.
+struct UpdateScalars {
+  std::uint64_t step = 1;  // updates applied, this one included
+  double lr_factor = 1;
+  TensorView scale, finite;
+};
+
+class MatrixStep {
+ public:
+  // targets: of this rank's fragments, in their order. The communicators are used on the network stream. All arguments
+  // outlive it.
+  MatrixStep(const MatrixWork& work, const ParameterTable& table, std::span<const UpdateTarget> targets,
+             Backend& backend, Communicator& shard, Communicator& replicate);
+  static std::vector<PlanLine> plan(const MatrixWork& work, const OperatorSet& operators);
+
+  // `other`: work for the compute stream that may run while the first round travels.
+  void run(const UpdateScalars& scalars, const std::function<void()>& other);
+  // Received from other ranks since start.
+  std::uint64_t shard_bytes() const noexcept { return shard_bytes_; }
+  std::uint64_t replicate_bytes() const noexcept { return replicate_bytes_; }
+
+ private:
+  struct Part {  // of a fragment, sliced once
+    const Parameter* parameter;
+    Optimizer* optimizer;
+    std::int64_t begin;  // within the parameter
+    TensorView weight, gradient, transfer;
+    std::vector<TensorView> states;
+  };
+  struct Slot {
+    TensorView transfer, landing;
+    std::unique_ptr<Event> ready, done;  // compute's work for the network, and the network's for compute
+  };
+  std::vector<Part> slice_parts(const MatrixRound& round, const TensorView& buffer) const;
+  OptimizerUpdate update_of(const Part& part) const;
+  void prepare(const std::vector<Part>& parts);
+  void transform(const MatrixRound& round, const TensorView& matrices);
+  void apply(const std::vector<Part>& parts);
+  void broadcast(const MatrixRound& round, const TensorView& buffer);
+  void send(std::size_t round);
+  void transform_travellers(std::size_t round);
+  void run_residents(std::size_t begin, std::size_t end);
+  void apply_last_resident();
+  void hand_to_network(Slot& slot);
+  Slot& slot_of(std::size_t round) { return slots_[round % slots_.size()]; }
+  Slot& resident_slot_of(std::size_t round) { return resident_slots_[round % resident_slots_.size()]; }
+
+  const MatrixWork& work_;
+  const ParameterTable& table_;
+  std::span<const UpdateTarget> targets_;
+  Backend& backend_;
+  Communicator& shard_;
+  Communicator& replicate_;
+  Stream& compute_;
+  Stream& network_;
+  Buffer transfer_, matrices_, workspace_;
+  TensorView assembled_;                                  // where matrices that travelled are put together
+  std::vector<Slot> slots_;                               // two
+  std::vector<Slot> resident_slots_;                      // one, or two where replicas share
+  std::vector<std::vector<Part>> travelling_, resident_;  // by round
+  std::size_t resident_done_ = 0;                         // rounds applied
+  UpdateScalars scalars_;
+  std::uint64_t shard_bytes_ = 0, replicate_bytes_ = 0;
+};
+
+}  // namespace ananke
