@@ -1,5 +1,7 @@
 #include "tests/equivalence/rank_runs.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/dynamic_message.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/text_format.h>
@@ -19,6 +21,7 @@
 #include "runtime/engine/initial_weights.h"
 #include "runtime/engine/trainer.h"
 #include "runtime/plugin/catalog.h"
+#include "runtime/plugin/note.h"
 #include "runtime/plugin/registry.h"
 
 namespace ananke {
@@ -57,7 +60,7 @@ class Recorder : public Observer, public RunControl {
 std::vector<FoundPlugin> plugins_of_build() {
   const PluginCatalog catalog({std::filesystem::path(ANANKE_BINARY_DIR) / "lib" / "ananke"});
   std::vector<FoundPlugin> found;
-  for (const char* name : {"backend_host", "fsdp", "adamw"}) {
+  for (const char* name : {"backend_host", "fsdp", "adamw", "muon"}) {
     const FoundPlugin* plugin = catalog.find_by_name(name);
     if (!plugin) fail(ErrorKind::plugin, "no plugin {} in {}", name, ANANKE_BINARY_DIR);
     found.push_back(*plugin);
@@ -192,6 +195,20 @@ Job small_job(const std::filesystem::path& run_dir, const std::string& changes) 
   return job;
 }
 
+void add_plugin(Job& job, const std::string& name, const std::string& config) {
+  // A plugin's message class lives in its library alone.
+  const PluginNote note = read_note(std::filesystem::path(ANANKE_BINARY_DIR) / "lib" / "ananke" / (name + ".so"));
+  google::protobuf::DescriptorPool pool;
+  for (const auto& file : note.files().file()) EXPECT_NE(pool.BuildFile(file), nullptr) << file.name();
+  google::protobuf::DynamicMessageFactory factory(&pool);
+  const auto* descriptor = pool.FindMessageTypeByName(note.config_message());
+  const std::unique_ptr<google::protobuf::Message> message(factory.GetPrototype(descriptor)->New());
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(config, message.get())) << config;
+  PluginUse* use = job.add_plugins();
+  use->set_use(name);
+  use->mutable_config()->set_value(message->SerializeAsString());
+}
+
 RunResult train(Job job, const RunRequest& request) { return run_trainers(std::move(job), request, true); }
 
 RunResult start_only(Job job, const RunRequest& request) { return run_trainers(std::move(job), request, false); }
@@ -241,6 +258,14 @@ void run_backends(int ranks, const std::function<void(int rank, Backend& backend
     for (int rank = 0; rank < ranks; ++rank) everyone.push_back(rank);
     const std::unique_ptr<Communicator> world = roles.backend->make_communicator("world", everyone, rendezvous);
     work(context.rank, *roles.backend, *world);
+    rendezvous.exchange("test done", {}, "");
+  });
+}
+
+void run_roles(const Job& job, const MeshShape& mesh,
+               const std::function<void(const RoleContext&, EngineRoles&, Rendezvous&)>& work) {
+  run_ranks(job, {mesh}, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
+    work(context, roles, rendezvous);
     rendezvous.exchange("test done", {}, "");
   });
 }

@@ -13,10 +13,17 @@
 #include "runtime/roles/backend.h"
 
 namespace ananke {
+struct EngineRoles;
+}
+
+namespace ananke {
 
 // Two layers (the second with experts), generated documents of uneven length, 8 rows per step. `changes` is text format
 // merged over it.
 Job small_job(const std::filesystem::path& run_dir, const std::string& changes = "");
+
+// Adds a plugin with its config in text format: add_plugin(job, "muon", "lr: 0.02").
+void add_plugin(Job& job, const std::string& name, const std::string& config);
 
 struct RunResult {
   std::vector<StepRecord> steps;
@@ -49,6 +56,10 @@ GradientResult first_gradients(Job job, const RunRequest& request);
 
 // Only backends and a communicator over all: work(rank, backend, world) on one thread per rank.
 void run_backends(int ranks, const std::function<void(int rank, Backend& backend, Communicator& world)>& work);
+
+// Only a job's roles: work(context, roles, rendezvous) on one thread per rank of the mesh.
+void run_roles(const Job& job, const MeshShape& mesh,
+               const std::function<void(const RoleContext&, EngineRoles&, Rendezvous&)>& work);
 
 // Largest difference over the largest element of `wanted`; infinity where a value is no number.
 double relative_difference(const std::vector<float>& got, const std::vector<float>& wanted);
