@@ -219,6 +219,11 @@ void MatrixStep::apply_last_resident() {
   apply(resident_[index]);
 }
 
+Traffic MatrixStep::traffic() const {
+  return {{Resource::network, "shard", -1, Direction::redistribute, shard_bytes_},
+          {Resource::network, "replicate", -1, Direction::redistribute, replicate_bytes_}};
+}
+
 void MatrixStep::run(const UpdateScalars& scalars, const std::function<void()>& other) {
   scalars_ = scalars;
   resident_done_ = 0;

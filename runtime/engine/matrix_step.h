@@ -45,9 +45,8 @@ class MatrixStep {
 
   // `other`: work for the compute stream that may run while the first round travels.
   void run(const UpdateScalars& scalars, const std::function<void()>& other);
-  // Received from other ranks since start.
-  std::uint64_t shard_bytes() const noexcept { return shard_bytes_; }
-  std::uint64_t replicate_bytes() const noexcept { return replicate_bytes_; }
+  // Received from other ranks since start, over the two axes.
+  Traffic traffic() const;
 
  private:
   struct Part {  // of a fragment, sliced once

@@ -28,7 +28,8 @@ class OptimizerStep {
   // One update; `step` counts applied updates, from 1. Changes nothing where scalars.finite() is 0. All ranks call it
   // alike.
   void update(const StepScalars& scalars, std::uint64_t step, double lr_factor);
-  const MatrixStep& matrices() const { return *matrices_; }
+  // What it received from other ranks since start.
+  Traffic traffic() const { return matrices_->traffic(); }
 
   // What a checkpoint keeps, besides the weights.
   struct State {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <numbers>
 
 #include "ananke/job.pb.h"
@@ -48,6 +49,25 @@ MatrixWork make_matrix_work(const Engine& engine, const std::vector<std::string>
            .rank = at.shard,
            .bucket_bytes = parse_bytes(options.bucket()),
            .share_replicas = options.share_replicas()}};
+}
+
+// Who updates whole matrices, in one line; nothing where no optimizer asks for them.
+std::string describe(const MatrixWork& work) {
+  if (work.assignments().empty()) return "";
+  std::map<std::pair<int, int>, double> loads;
+  double all = 0, largest = 0;
+  std::size_t travelling = 0;
+  for (const MatrixWork::Assignment& matrix : work.assignments()) {
+    largest = std::max(largest, loads[{matrix.replica, matrix.rank}] += matrix.cost);
+    all += matrix.cost;
+    travelling += matrix.travels ? 1 : 0;
+  }
+  return fmt::format(
+      "{} whole matrices to update: {} where they are, {} travel in {} rounds; {} ranks do it, the busiest {:.2f} of "
+      "the "
+      "mean",
+      work.assignments().size(), work.assignments().size() - travelling, travelling, work.travelling().size(),
+      loads.size(), all > 0 ? largest * static_cast<double>(loads.size()) / all : 1.0);
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -113,6 +133,7 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
                                           training.sequence_length());
   scalars_ = std::make_unique<StepScalars>(engine_.backend(), engine_.world());
   compare_matrix_work();
+  if (const std::string work = describe(matrix_work_); !work.empty()) log_info("{}", work);
   optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
                                                engine_.backend(), engine_.shard(), engine_.replicate(),
                                                engine_.parameters().fragments());
@@ -266,8 +287,14 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   record.set_skipped(!outcome.finite);
   const auto since = [](std::uint64_t now, std::uint64_t& before) { return now - std::exchange(before, now); };
   record.set_device_reads(since(engine_.device().reads(), reads_));
-  traffic_.report(engine_.traffic(), record);
+  traffic_.report(traffic(), record);
   tell(record, [](Observer& observer, const StepRecord& r) { observer.on_step(r); });
+}
+
+Traffic Trainer::traffic() const {
+  Traffic all = engine_.traffic();
+  for (TrafficLine& line : optimizer_->traffic()) all.push_back(std::move(line));
+  return all;
 }
 
 bool Trainer::evaluate() {
@@ -275,7 +302,7 @@ bool Trainer::evaluate() {
   control_.phase("evaluation", progress_.step);
   const auto outcomes = evaluator_->run([this] { return control_.stop_requested(); });
   StepRecord apart;  // what an evaluation moves is of no step
-  traffic_.report(engine_.traffic(), apart);
+  traffic_.report(traffic(), apart);
   if (!outcomes) return false;
   evaluated_step_ = progress_.step;
   for (const Evaluator::Outcome& outcome : *outcomes) {

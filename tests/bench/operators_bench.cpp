@@ -107,6 +107,19 @@ class Bench {
     fmt::print("{:28} {:10.1f} us {:8.1f} GB/s    {:6.2f} of memcpy\n", name, time * 1e6, bytes / time * 1e-9,
                bytes / time / peak_bytes_);
   }
+  // Per parameter, and against `plain` doing the same without what the operator saves.
+  void optimizer(const std::string& name, double parameters, double flops, const std::function<void()>& call,
+                 const std::function<void()>& plain) {
+    if (name.find(filter_) == std::string::npos) return;
+    const double time = seconds(call), plain_time = seconds(plain);
+    total_ += time;
+    fmt::print("{:28} {:10.1f} us {:8.2f} ns a parameter, {:6.2f} of sgemm, {:.2f} of the plain products\n", name,
+               time * 1e6, time / parameters * 1e9, flops / time / peak_flops_, time / plain_time);
+  }
+  // On the bench's stream, as operators run.
+  void on_stream(std::function<void(ThreadPool&)> work) {
+    stream_.enqueue([this, work = std::move(work)] { work(pool_); });
+  }
   double total() const { return total_; }
 
  private:
@@ -284,6 +297,44 @@ void bench_experts(Bench& bench, Memory& memory, const Sizes& n) {
   });
 }
 
+// Newton-Schulz on matrices as a layer has them: every expert's at once, and an attention projection. `flops` and the
+// plain formulation multiply both square products whole.
+void bench_newton_schulz(Bench& bench, Memory& memory, const Sizes& n) {
+  struct Shapes {
+    const char* what;
+    std::int64_t count, rows, columns;
+  };
+  for (const Shapes& m : {Shapes{"experts", n.experts, n.width(), n.hidden},
+                          Shapes{"projection", 1, n.hidden, n.heads() * n.head_dim}, Shapes{"large", 1, 1024, 1024}}) {
+    constexpr int steps = 5;
+    const std::int64_t s = std::min(m.rows, m.columns), l = std::max(m.rows, m.columns);
+    const TensorView matrices = memory.floats({m.count, m.rows, m.columns});
+    const TensorView finite = memory.filled<std::int32_t>({1}, [](std::int64_t) { return 1; });
+    const Region workspace = memory.region(bench->newton_schulz->workspace({m.count, m.rows, m.columns}));
+    const TensorView x = memory.floats({s, l}), y = memory.floats({s, l}), a = memory.floats({s, s}),
+                     b = memory.floats({s, s});
+    const auto plain = [=](ThreadPool& pool) {
+      for (std::int64_t i = 0; i < m.count * steps; ++i) {
+        const float* px = x.as<float>();
+        float *pa = a.as<float>(), *pb = b.as<float>(), *py = y.as<float>();
+        gemm(pool, s, s, l, 1, {px, l}, {px, l, true}, 0, pa, s);
+        std::copy(pa, pa + s * s, pb);
+        gemm(pool, s, s, s, 2.0315f, {pa, s}, {pa, s}, -4.775f, pb, s);
+        std::copy(px, px + s * l, py);
+        gemm(pool, s, l, s, 1, {pb, s}, {px, l}, 3.4445f, py, l);
+      }
+    };
+    bench.optimizer(
+        fmt::format("newton_schulz {}", m.what), static_cast<double>(m.count * m.rows * m.columns),
+        2.0 * steps * static_cast<double>(m.count * s * s * (2 * l + s)),
+        [&] {
+          bench->newton_schulz->run(bench.stream(), {matrices, steps, 3.4445, -4.7750, 2.0315, 1e-7,
+                                                     NewtonSchulz::Precision::f32, finite, workspace});
+        },
+        [&] { bench.on_stream(plain); });
+  }
+}
+
 int run(int threads, const Sizes& n, const std::string& filter) {
   Bench bench(threads, filter);
   Memory memory;
@@ -294,6 +345,7 @@ int run(int threads, const Sizes& n, const std::string& filter) {
   bench_dense(bench, memory, n);
   bench_attention(bench, memory, n);
   bench_experts(bench, memory, n);
+  bench_newton_schulz(bench, memory, n);
   fmt::print("{:28} {:10.1f} us\n", "sum", bench.total() * 1e6);
   return 0;
 }

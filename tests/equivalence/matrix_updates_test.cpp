@@ -149,8 +149,10 @@ void run_rank(const Job& job, const Request& request, const RoleContext& context
   for (const OptimizerStep::State& s : step.states()) {
     collect(device, storage, s.fragment->where, storage.name(*s.fragment) + " " + s.name, s.values, result.states);
   }
-  result.shard_bytes += step.matrices().shard_bytes();
-  result.replicate_bytes += step.matrices().replicate_bytes();
+  for (const TrafficLine& line : step.traffic()) {
+    EXPECT_EQ(line.direction, Direction::redistribute);
+    (line.axis == "shard" ? result.shard_bytes : result.replicate_bytes) += line.bytes;
+  }
 }
 
 Updated run(const Job& job, const Request& request) {
@@ -167,7 +169,7 @@ void expect_same_bits(const Updated& got, const Updated& wanted) {
   EXPECT_EQ(got.states, wanted.states);
 }
 
-const MeshShape meshes[] = {{1, 2}, {1, 3}, {1, 4}, {2, 2}, {3, 1}, {1, 8}};
+const MeshShape meshes[] = {{1, 2}, {1, 3}, {1, 4}, {2, 2}, {3, 1}, {1, 8}, {1, 4, 2}, {2, 4, 4}};
 
 TEST(MatrixUpdates, AreTheSameBitsOnEveryMesh) {
   for (const char* config :

@@ -1,6 +1,8 @@
 // Training with muon: follows the one-rank run, resumes with the same bits, and on another mesh.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 #include "tests/equivalence/rank_runs.h"
 #include "tests/runtime/temporary_folder.h"
@@ -98,6 +100,29 @@ TEST(Muon, ReadsTheDeviceOncePerStep) {
   const TemporaryFolder folder;
   const RunResult run = train(muon_job(folder.path(), "evaluation { every_steps: 0 }"), {{1, 2}});
   for (std::size_t i = 1; i < run.steps.size(); ++i) EXPECT_EQ(run.steps[i].device_reads(), 1u);
+}
+
+// Each rank is sent what its matrices lack, and then the updates of what it stores of others.
+TEST(Muon, ReportsWhatTravelled) {
+  const TemporaryFolder folder;
+  const auto bytes_of = [&](const Job& job, const MeshShape& mesh, const std::string& axis) {
+    const RunResult run = train(job, {mesh});
+    std::vector<std::uint64_t> bytes;
+    for (const StepRecord& step : run.steps) {
+      bytes.push_back(0);
+      for (const TrafficRecord& line : step.traffic()) {
+        if (line.direction() == "redistribute" && line.axis() == axis) bytes.back() += line.bytes();
+      }
+    }
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), bytes[0]), std::ssize(bytes));
+    return bytes[0];
+  };
+  const Job job = muon_job(folder.path(), "training { steps: 3 }");
+  EXPECT_EQ(bytes_of(job, {1, 1}, "shard"), 0u);
+  EXPECT_GT(bytes_of(job, {1, 2}, "shard"), 0u);
+  EXPECT_EQ(bytes_of(job, {2, 2}, "replicate"), 0u);
+  const Job shared = muon_job(folder.path(), "training { steps: 3 } matrix_updates { share_replicas: true }");
+  EXPECT_GT(bytes_of(shared, {2, 2}, "replicate"), 0u);
 }
 
 TEST(Muon, OfEverythingIsRefusedBeforeAnythingStarts) {
