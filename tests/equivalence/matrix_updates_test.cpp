@@ -57,6 +57,13 @@ void write(Device& device, Buffer& staging, const TensorView& to, const std::fun
   device.stream(Resource::compute).synchronize();
 }
 
+Cuts placed(const ParameterTable& table, const MeshShape& mesh) {
+  const Placement placement(table, mesh);
+  Cuts cuts;
+  for (int rank = 0; rank < mesh.shard; ++rank) cuts.push_back(placement.fragments(rank));
+  return cuts;
+}
+
 // One rank's fragments with memory of their own.
 struct Storage {
   Storage(Device& device, const ParameterTable& table, const std::vector<Fragment>& mine) : table(table) {
@@ -109,10 +116,7 @@ void run_rank(const Job& job, const Request& request, const RoleContext& context
       backend.make_communicator("replicate", replicate_group(context.mesh, context.rank), rendezvous);
 
   Cuts cuts = request.cuts;
-  if (cuts.empty()) {
-    const Placement placement(table, context.mesh);
-    for (int rank = 0; rank < context.mesh.shard; ++rank) cuts.push_back(placement.fragments(rank));
-  }
+  if (cuts.empty()) cuts = placed(table, context.mesh);
   Storage storage(device, table, cuts[static_cast<std::size_t>(at.shard)]);
   const std::vector<std::string> chosen = optimizer_of_each(job, table);
   const MatrixWork work(table, chosen, roles.optimizers, cuts,
@@ -169,7 +173,7 @@ void expect_same_bits(const Updated& got, const Updated& wanted) {
   EXPECT_EQ(got.states, wanted.states);
 }
 
-const MeshShape meshes[] = {{1, 2}, {1, 3}, {1, 4}, {2, 2}, {3, 1}, {1, 8}, {1, 4, 2}, {2, 4, 4}};
+const MeshShape meshes[] = {{1, 2}, {1, 3}, {1, 4}, {2, 2}, {3, 1}, {1, 8}, {1, 4, 2}, {2, 4, 4}, {1, 6, 3}};
 
 TEST(MatrixUpdates, AreTheSameBitsOnEveryMesh) {
   for (const char* config :
@@ -179,7 +183,8 @@ TEST(MatrixUpdates, AreTheSameBitsOnEveryMesh) {
     EXPECT_EQ(one.shard_bytes, 0u);
     for (const MeshShape& mesh : meshes) {
       SCOPED_TRACE(to_string(mesh) + ", " + config);
-      const Updated got = run(job, {mesh});
+      // Where experts lie is all that the expert axis changes here.
+      const Updated got = run(job, {{mesh.replicate, mesh.shard}, placed(ParameterTable(job.model()), mesh)});
       expect_same_bits(got, one);
       EXPECT_EQ(got.shard_bytes > 0, mesh.shard > 1);
       EXPECT_EQ(got.replicate_bytes, 0u);
