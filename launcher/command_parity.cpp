@@ -16,6 +16,8 @@ void add_options(CommandOptions& to, ParityOptions& options) {
   add("ranks", po::value(&options.ranks)->value_name("N")->default_value(1),
       "ranks, as threads; rows are dealt to them in turn");
   add("replicate", po::value(&options.replicate)->value_name("N")->default_value(1), "whole copies among the ranks");
+  add("expert", po::value(&options.expert)->value_name("N")->default_value(1),
+      "ranks that share out the experts and exchange tokens (plugin ep)");
   add("recompute", po::bool_switch(&options.recompute), "recompute every block before its backward");
   add("logits-tolerance", po::value(&options.logits_tolerance)->value_name("X")->default_value(2e-5, "2e-5"),
       "absolute");

@@ -89,7 +89,7 @@ void collect_gradients(Engine& engine, Computed& computed) {
 void run_rank(const ParityOptions& options, const Job& job, const Case& parity, int rank, Rendezvous& rendezvous,
               const std::vector<FoundPlugin>& plugins, Computed& computed) {
   const Site site;
-  const MeshShape mesh{options.replicate, options.ranks / options.replicate};
+  const MeshShape mesh{options.replicate, options.ranks / options.replicate, options.expert};
   const RoleContext context{job, site, mesh, rank, options.ranks};
   PluginRegistry registry;
   for (const FoundPlugin& plugin : plugins) registry.load(plugin.note->name(), plugin.file);
@@ -191,10 +191,12 @@ ParityLine compare_gradients(const Safetensors& file, const ParameterTable& tabl
   return line;
 }
 
-std::vector<FoundPlugin> find_plugins() {
+std::vector<FoundPlugin> find_plugins(const ParityOptions& options) {
   const PluginCatalog catalog(plugin_search_path());
   std::vector<FoundPlugin> plugins;
-  for (const char* name : {"backend_host", "fsdp"}) {
+  std::vector<const char*> names = {"backend_host", "fsdp"};
+  if (options.expert > 1) names.push_back("ep");
+  for (const char* name : names) {
     const FoundPlugin* plugin = catalog.find_by_name(name);
     if (!plugin) fail(ErrorKind::plugin, "plugin {} is not on the search path; `ananke plugins` says what is", name);
     plugins.push_back(*plugin);
@@ -214,11 +216,16 @@ std::vector<ParityLine> run_parity(const ParityOptions& options) {
     fail(ErrorKind::config, "{} ranks cannot be {} replicas of equal size; replicate must divide ranks", options.ranks,
          options.replicate);
   }
+  const int shard = options.ranks / options.replicate;
+  if (options.expert < 1 || shard % options.expert != 0) {
+    fail(ErrorKind::config, "a shard axis of {} ranks cannot be cut by an expert axis of {}; expert must divide {}",
+         shard, options.expert, shard);
+  }
   Job job;
   *job.mutable_model() = read_huggingface_config(options.folder);
   const Safetensors file = Safetensors::open(options.case_file);
   const Case parity = read_case(file, job.model());
-  const std::vector<FoundPlugin> plugins = find_plugins();
+  const std::vector<FoundPlugin> plugins = find_plugins(options);
   const ParameterTable table(job.model());
 
   Computed computed;

@@ -7,6 +7,7 @@
 #include "runtime/operators/attention.h"
 #include "runtime/operators/elementwise.h"
 #include "runtime/operators/embedding.h"
+#include "runtime/operators/exchange.h"
 #include "runtime/operators/grouped_mlp.h"
 #include "runtime/operators/head_loss.h"
 #include "runtime/operators/linear.h"
@@ -25,6 +26,7 @@ struct OperatorSet {
   Attention* attention = nullptr;
   Router* router = nullptr;
   Permute* permute = nullptr;
+  Exchange* exchange = nullptr;
   GroupedMlp* grouped_mlp = nullptr;
   HeadLoss* head_loss = nullptr;
   Elementwise* elementwise = nullptr;

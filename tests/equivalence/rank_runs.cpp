@@ -57,10 +57,12 @@ class Recorder : public Observer, public RunControl {
   std::string stop_in_;
 };
 
-std::vector<FoundPlugin> plugins_of_build() {
+std::vector<FoundPlugin> plugins_of_build(const RunRequest& request) {
   const PluginCatalog catalog({std::filesystem::path(ANANKE_BINARY_DIR) / "lib" / "ananke"});
   std::vector<FoundPlugin> found;
-  for (const char* name : {"backend_host", "fsdp", "adamw", "muon"}) {
+  std::vector<const char*> names = {"backend_host", "fsdp", "adamw", "muon"};
+  if (request.expert_chunks > 0) names.push_back("ep");
+  for (const char* name : names) {
     const FoundPlugin* plugin = catalog.find_by_name(name);
     if (!plugin) fail(ErrorKind::plugin, "no plugin {} in {}", name, ANANKE_BINARY_DIR);
     found.push_back(*plugin);
@@ -73,6 +75,14 @@ void prepare(Job& job, const RunRequest& request) {
   job.mutable_mesh()->set_replicate(static_cast<std::uint32_t>(request.mesh.replicate));
   job.mutable_mesh()->set_shard(static_cast<std::uint32_t>(request.mesh.shard));
   job.mutable_mesh()->set_expert(static_cast<std::uint32_t>(request.mesh.expert));
+  if (request.expert_chunks > 0) {
+    PluginUse* ep = job.add_plugins();
+    ep->set_use("ep");
+    google::protobuf::io::StringOutputStream bytes(ep->mutable_config()->mutable_value());
+    google::protobuf::io::CodedOutputStream wire(&bytes);
+    google::protobuf::internal::WireFormatLite::WriteUInt32(1, static_cast<std::uint32_t>(request.expert_chunks),
+                                                            &wire);  // ananke.plugin.Ep.chunks
+  }
   const std::uint32_t per_pass = static_cast<std::uint32_t>(ranks * request.microbatches);
   ASSERT_EQ(job.training().rows_per_step() % per_pass, 0u);
   job.mutable_training()->set_rows_per_microbatch(job.training().rows_per_step() / per_pass);
@@ -141,7 +151,7 @@ void expect_planned(Trainer& trainer) {
 
 template <class Work>
 void run_ranks(const Job& job, const RunRequest& request, Work work) {
-  const std::vector<FoundPlugin> plugins = plugins_of_build();
+  const std::vector<FoundPlugin> plugins = plugins_of_build(request);
   // Stated, since ThreadSanitizer cannot see the lock under which protobuf makes a string's default at its first use.
   Site site;
   site.mutable_deadlines()->set_exchange("60s");
@@ -176,6 +186,45 @@ RunResult run_trainers(Job job, const RunRequest& request, bool trains) {
     rendezvous.exchange("test done", {}, "");
   });
   return result;
+}
+
+// Rank r of R has rows [n r^2 / R^2, n (r + 1)^2 / R^2) of n, where they are uneven.
+std::int64_t uneven_begin(const Job& job, const RunRequest& request, int rank) {
+  const std::int64_t n = job.training().rows_per_step(), ranks = request.mesh.ranks();
+  return n * rank * rank / (ranks * ranks);
+}
+
+// Of one microbatch on any rank.
+std::int64_t most_uneven_rows(const Job& job, const RunRequest& request) {
+  std::int64_t most = 0;
+  for (int rank = 0; rank < request.mesh.ranks(); ++rank) {
+    most = std::max(most, uneven_begin(job, request, rank + 1) - uneven_begin(job, request, rank));
+  }
+  return (most + request.microbatches - 1) / request.microbatches;
+}
+
+// The first step's rows of a rank.
+Rows first_rows(const Job& job, const RunRequest& request, const RoleContext& context) {
+  Rows all;
+  if (!request.uneven) {
+    training_batches(job, context.rank, context.mesh.ranks())->next(job.training().rows_per_step(), all);
+    return all;
+  }
+  training_batches(job, 0, 1)->next(job.training().rows_per_step(), all);
+  const std::int64_t begin = uneven_begin(job, request, context.rank);
+  const std::int64_t end = uneven_begin(job, request, context.rank + 1);
+  Rows mine;
+  mine.rows = end - begin;
+  mine.row_length = all.row_length;
+  const auto take = [&](auto& to, const auto& from, std::int64_t width) {
+    to.assign(from.begin() + begin * width, from.begin() + end * width);
+  };
+  take(mine.tokens, all.tokens, all.row_length);
+  take(mine.targets, all.targets, all.row_length);
+  take(mine.positions, all.positions, all.row_length);
+  take(mine.segments, all.segments, 1);
+  mine.valid_targets = std::count_if(mine.targets.begin(), mine.targets.end(), [](auto t) { return t >= 0; });
+  return mine;
 }
 
 }  // namespace
@@ -219,15 +268,15 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
   std::mutex mutex;
   run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
     Engine engine(std::move(roles), context, rendezvous);
-    const PassLimits limits = pass_limits(job);
+    PassLimits limits = pass_limits(job);
+    Rows rows = first_rows(job, request, context);
+    limits.microbatches = request.microbatches;
+    if (request.uneven) limits.tokens = most_uneven_rows(job, request) * job.training().sequence_length();
     engine.start(limits);
     initialise(engine.device(), engine.table(), engine.parameters().fragments(), job.training().seed(),
                job.model().initializer_range());
     engine.parameters().updated();
-    const auto batches = training_batches(job, context.rank, context.mesh.ranks());
-    Rows rows;
-    batches->next(job.training().rows_per_step(), rows);
-    BatchLoader loader(engine.device(), limits.microbatches, job.training().rows_per_microbatch(),
+    BatchLoader loader(engine.device(), limits.microbatches, limits.tokens / job.training().sequence_length(),
                        job.training().sequence_length());
     StepScalars scalars(engine.backend(), engine.world());
     scalars.begin(rows.valid_targets, false);

@@ -38,6 +38,8 @@ struct RunRequest {
   bool resume = false;
   std::uint64_t stop_at_step = 0;  // asked to stop in the phase below of this step; 0: never
   std::string stop_in = "step";
+  int expert_chunks = 0;  // > 0: tokens are exchanged by plugin ep in so many
+  bool uneven = false;    // first_gradients() only: ranks have different numbers of rows, some perhaps none
 };
 
 RunResult train(Job job, const RunRequest& request);

@@ -17,12 +17,20 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int skipped = 77;
 
+struct Mesh {
+  const char *ranks, *replicate, *expert;
+};
+constexpr Mesh meshes[] = {{"1", "1", "1"}, {"2", "1", "1"}, {"4", "1", "1"}, {"2", "1", "2"},
+                           {"4", "1", "2"}, {"4", "1", "4"}, {"4", "2", "2"}};
+
 // A model case: `ananke parity` with its own tolerances, as a user runs it.
-bool run_parity(const fs::path& folder, const char* ranks) {
-  std::printf("ananke parity %s --ranks %s\n", folder.c_str(), ranks);
+bool run_parity(const fs::path& folder, const Mesh& mesh) {
+  std::printf("ananke parity %s --ranks %s --replicate %s --expert %s\n", folder.c_str(), mesh.ranks, mesh.replicate,
+              mesh.expert);
   std::fflush(stdout);
   const std::string program = ANANKE_BINARY_DIR "/bin/ananke";
-  const char* arguments[] = {program.c_str(), "parity", folder.c_str(), "--ranks", ranks, nullptr};
+  const char* arguments[] = {program.c_str(), "parity",       folder.c_str(), "--ranks",   mesh.ranks,
+                             "--replicate",   mesh.replicate, "--expert",     mesh.expert, nullptr};
   pid_t child = 0;
   const int error = posix_spawn(&child, program.c_str(), nullptr, nullptr, const_cast<char**>(arguments), environ);
   if (error != 0) fail(ErrorKind::internal, "{} does not start: {}", program, std::strerror(error));
@@ -51,7 +59,7 @@ int run(const fs::path& folder) {
          folder.string());
   }
   bool good = true;
-  for (const char* ranks : {"1", "2", "4"}) good = run_parity(folder, ranks) && good;
+  for (const Mesh& mesh : meshes) good = run_parity(folder, mesh) && good;
   return good ? 0 : 1;
 }
 

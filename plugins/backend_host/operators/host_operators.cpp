@@ -11,14 +11,26 @@ HostOperators::HostOperators(ThreadPool& pool)
       attention_(pool),
       router_(pool),
       permute_(pool),
+      exchange_(pool),
       grouped_mlp_(pool),
       head_loss_(pool),
       elementwise_(pool),
       adamw_(pool),
       momentum_(pool),
       newton_schulz_(pool),
-      set_{&embedding_,   &add_rms_norm_, &linear_,      &attention_, &router_,   &permute_,
-           &grouped_mlp_, &head_loss_,    &elementwise_, &adamw_,     &momentum_, &newton_schulz_} {
+      set_{.embedding = &embedding_,
+           .add_rms_norm = &add_rms_norm_,
+           .linear = &linear_,
+           .attention = &attention_,
+           .router = &router_,
+           .permute = &permute_,
+           .exchange = &exchange_,
+           .grouped_mlp = &grouped_mlp_,
+           .head_loss = &head_loss_,
+           .elementwise = &elementwise_,
+           .adamw = &adamw_,
+           .momentum = &momentum_,
+           .newton_schulz = &newton_schulz_} {
   check_cpu();
   check_blas();
 }

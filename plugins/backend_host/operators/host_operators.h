@@ -6,6 +6,7 @@
 #include "plugins/backend_host/operators/attention.h"
 #include "plugins/backend_host/operators/elementwise.h"
 #include "plugins/backend_host/operators/embedding.h"
+#include "plugins/backend_host/operators/exchange.h"
 #include "plugins/backend_host/operators/grouped_mlp.h"
 #include "plugins/backend_host/operators/head_loss.h"
 #include "plugins/backend_host/operators/linear.h"
@@ -33,6 +34,7 @@ class HostOperators {
   HostAttention attention_;
   HostRouter router_;
   HostPermute permute_;
+  HostExchange exchange_;
   HostGroupedMlp grouped_mlp_;
   HostHeadLoss head_loss_;
   HostElementwise elementwise_;

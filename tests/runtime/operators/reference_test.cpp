@@ -6,6 +6,7 @@
 #include "runtime/operators/reference/attention.h"
 #include "runtime/operators/reference/elementwise.h"
 #include "runtime/operators/reference/embedding.h"
+#include "runtime/operators/reference/exchange.h"
 #include "runtime/operators/reference/grouped_mlp.h"
 #include "runtime/operators/reference/head_loss.h"
 #include "runtime/operators/reference/linear.h"
@@ -155,6 +156,55 @@ TEST(ReferenceCombine, HasTheGradientsOfItsForward) {
     return inner(y, dy);
   };
   expect_gradient("rows", rows, drows, value);
+  expect_gradient("weights", weights, dweights, value);
+}
+
+// 5 tokens, 6 experts on 3 ranks: what the exchange of one rank computes, all the way and back.
+class ReferenceExchange : public testing::Test {
+ protected:
+  const reference::ExchangeSizes n{5, 2, 6, 3, 3};
+  const Ints indices = {0, 1, 5, 3, 2, 0, 4, 5, 3, 1, 0, 4, 2, 3, 5};
+  Ints copies = Ints(15), counts = Ints(6);
+  std::int64_t plan() {  // of one chunk; the number of copies
+    reference::exchange_plan(n, indices.data(), 5, 1, copies.data(), counts.data());
+    return counts[0] + counts[1] + counts[2];
+  }
+};
+
+TEST_F(ReferenceExchange, PlansOneCopyPerRankOrderedByRankThenTokenWithinAChunk) {
+  EXPECT_EQ(plan(), 10);
+  EXPECT_EQ(copies, (Ints{0, -1, 6, 1, 3, -1, -1, 4, 7, 2, -1, 8, -1, 5, 9}));
+  EXPECT_EQ((Ints{counts[0], counts[1], counts[2]}), (Ints{3, 3, 4}));
+}
+
+TEST_F(ReferenceExchange, CollectIsTheAdjointOfPack) {
+  const std::int64_t sent = plan();
+  const Doubles x = random_doubles(n.tokens * n.hidden, 1), d_wire = random_doubles(sent * n.hidden, 2);
+  Doubles wire(d_wire.size()), dx(x.size());
+  reference::exchange_pack(n, x.data(), copies.data(), wire.data());
+  reference::exchange_collect(n, d_wire.data(), copies.data(), dx.data());
+  EXPECT_NEAR(inner(wire, d_wire), inner(x, dx), 1e-12);
+}
+
+TEST_F(ReferenceExchange, CombineHasItsGradientsOverRowsInExpertOrder) {
+  const Ints chosen = {3, 2, 0, 4, 2, 3, 5, 3, 1};  // of 3 copies, on the rank that holds experts 2 and 3
+  Ints offsets(3), rows(9), slots(9);
+  reference::exchange_expand(n, 3, chosen.data(), 2, 2, offsets.data(), rows.data(), slots.data());
+  EXPECT_EQ(offsets, (Ints{0, 2, 5}));
+  EXPECT_EQ(rows, (Ints{0, 2, -1, 1, 3, -1, 4, -1, -1}));
+  EXPECT_EQ(slots, (Ints{1, 0, -1, 1, 2, -1, 1, -1, -1}));
+  Doubles outputs = random_doubles(5 * n.hidden, 1), weights = random_doubles(9, 2), wire(3 * n.hidden);
+  const Doubles dy = random_doubles(wire.size(), 3);
+  Doubles d_outputs(outputs.size()), by_slot(9), dweights(9);
+  reference::exchange_combine_backward(n, 3, dy.data(), outputs.data(), rows.data(), slots.data(), weights.data(),
+                                       d_outputs.data(), by_slot.data());
+  for (std::size_t m = 0; m < 9; ++m)
+    dweights[m] = slots[m] < 0 ? 0 : by_slot[m / 3 * 3 + static_cast<std::size_t>(slots[m])];
+  const auto value = [&] {
+    reference::exchange_combine(n, 3, outputs.data(), rows.data(), weights.data(), wire.data());
+    return inner(wire, dy);
+  };
+  expect_gradient("outputs", outputs, d_outputs, value);
   expect_gradient("weights", weights, dweights, value);
 }
 

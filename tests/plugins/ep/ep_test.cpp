@@ -1,0 +1,112 @@
+// Token exchange between ranks that are threads: the same as one rank that has all tokens and experts.
+#include "tests/expect_error.h"
+#include "tests/plugins/ep/compare.h"
+
+namespace ananke::testing {
+namespace {
+
+void expect_as_one_rank(const LayerCase& c, int chunks) {
+  SCOPED_TRACE(::testing::Message() << c.tokens.size() << " ranks, " << c.all() << " tokens, " << c.experts
+                                    << " experts, k " << c.k << ", " << chunks << " chunks, recompute " << c.recompute);
+  const LayerRun run = run_ep(c, "chunks: " + std::to_string(chunks));
+  expect_same_layers(run, run_local(c), 3e-6);
+  expect_well_behaved(run, c, chunks, DType::f32);
+}
+
+TEST(Ep, RefusesAChunkWhoseRowsCannotBeCounted) {
+  const ExpertSizes huge{.tokens = 1 << 24, .hidden = 1, .experts = 256, .k = 8, .ranks = 64};
+  EXPECT_ERROR(ep::capacity_of(huge, 1), ErrorKind::config, "ep", "16777216 tokens", "64 ranks", "4294967296 rows",
+               "plugins.ep.chunks");
+  EXPECT_EQ(ep::capacity_of(huge, 8).rows, (std::int64_t{1} << 21) * 64 * 4);
+}
+
+TEST(Ep, HoldsTheWorstCaseOfAChunkAndNothingWhereNoExpertIs) {
+  const ExpertSizes s{.tokens = 100, .hidden = 8, .experts = 3, .k = 2, .ranks = 4, .rank = 0};
+  ExpertSizes none = s;
+  none.rank = 3;
+  for (int rank = 0; rank < 4; ++rank) {
+    none.rank = rank;
+    if (none.local().count == 0) break;
+  }
+  ASSERT_EQ(none.local().count, 0);
+  EXPECT_EQ(ep::capacity_of(s, 3).tokens, 34);
+  EXPECT_EQ(ep::capacity_of(s, 3).sent, 68);
+  EXPECT_EQ(ep::capacity_of(s, 3).rows, 34 * 4);
+  EXPECT_EQ(ep::capacity_of(none, 3).rows, 0);
+  EXPECT_EQ(ep::buffers_of(none, 3, DType::f32).receive_tokens, 0);
+}
+
+TEST(Ep, IsTheSameAsOneRank) {
+  for (const bool recompute : {false, true}) {
+    for (const int chunks : {1, 2, 3, 8}) {
+      expect_as_one_rank({.tokens = {9, 14, 7, 11}, .experts = 8, .k = 3, .recompute = recompute, .layers = 3}, chunks);
+    }
+  }
+}
+
+TEST(Ep, IsExactWithoutTokensOnSomeRanksOrAll) {
+  expect_as_one_rank({.tokens = {0, 13}, .layers = 2}, 2);
+  expect_as_one_rank({.tokens = {5, 0, 0, 1}, .experts = 5, .k = 2, .recompute = true, .layers = 2}, 3);
+  expect_as_one_rank({.tokens = {0, 0}, .most = 10}, 2);
+}
+
+TEST(Ep, IsExactWithAllTokensOnOneExpert) {
+  expect_as_one_rank({.tokens = {12, 17, 5, 8}, .experts = 8, .k = 1, .skew = 3, .layers = 2}, 2);
+  expect_as_one_rank({.tokens = {12, 17}, .experts = 4, .k = 2, .skew = 4, .recompute = true}, 3);
+}
+
+TEST(Ep, IsExactWithFewerExpertsThanRanksAndUnequalShares) {
+  expect_as_one_rank({.tokens = {6, 7, 3, 4}, .experts = 2, .k = 2}, 2);
+  expect_as_one_rank({.tokens = {6, 7, 3, 4}, .experts = 1, .k = 1, .recompute = true}, 2);
+  expect_as_one_rank({.tokens = {6, 7, 3}, .experts = 7, .k = 5}, 2);
+}
+
+TEST(Ep, WorksOnAnAxisOfOne) { expect_as_one_rank({.tokens = {23}, .experts = 5, .k = 2, .layers = 2}, 3); }
+
+TEST(Ep, WithMoreChunksThanTokensSendsEmptyOnes) {
+  expect_as_one_rank({.tokens = {2, 1}, .layers = 2}, 7);
+  expect_as_one_rank({.tokens = {2, 1}, .recompute = true, .layers = 2}, 7);
+}
+
+// A microbatch may be smaller than planned: the chunks stay where they were.
+TEST(Ep, TakesFewerTokensThanPlanned) { expect_as_one_rank({.tokens = {3, 8}, .most = 40, .layers = 2}, 4); }
+
+TEST(Ep, SendsOneCopyToARankHoweverManyOfItsExpertsAreChosen) {
+  // All 4 choices lie on one of 2 ranks.
+  const LayerCase c{.tokens = {16, 16}, .experts = 8, .k = 4, .groups = 2};
+  const LayerRun run = run_ep(c, "chunks: 2");
+  expect_well_behaved(run, c, 2, DType::f32);
+  std::uint64_t dispatched = 0;
+  for (const RankReport& report : run.ranks) dispatched += bytes_of(report.traffic, Direction::dispatch);
+  const WireRow row =
+      ep::buffers_of({.tokens = 1, .hidden = c.hidden, .experts = c.experts, .k = c.k}, 1, DType::f32).token;
+  EXPECT_LE(dispatched, static_cast<std::uint64_t>(c.all() * row.bytes())) << "at most one copy of a token travels";
+}
+
+TEST(Ep, RoundsOnlyWhatTravelsInBf16) {
+  const LayerCase c{.tokens = {33, 20, 41}, .experts = 6, .k = 2, .hidden = 24, .layers = 2};
+  const LayerRun run = run_ep(c, "wire: BF16"), one = run_local(c);
+  expect_same_layers(run, one, 3e-2);
+  expect_well_behaved(run, c, 2, DType::bf16);
+  EXPECT_GT(difference(run.layers[0].y, one.layers[0].y), 1e-5) << "nothing was rounded";
+  const LayerRun again = run_ep(c, "wire: BF16");
+  EXPECT_EQ(again.layers[0].y, run.layers[0].y);
+}
+
+TEST(Ep, GivesTheSameBitsInEveryRunAndWithRecompute) {
+  LayerCase c{.tokens = {33, 20, 41, 7}, .experts = 6, .k = 3, .layers = 2};
+  const LayerRun first = run_ep(c, "chunks: 3"), second = run_ep(c, "chunks: 3");
+  c.recompute = true;
+  const LayerRun recomputed = run_ep(c, "chunks: 3");
+  for (const LayerRun* run : {&second, &recomputed}) {
+    for (std::size_t layer = 0; layer < first.layers.size(); ++layer) {
+      EXPECT_EQ(run->layers[layer].y, first.layers[layer].y);
+      EXPECT_EQ(run->layers[layer].dx, first.layers[layer].dx);
+      EXPECT_EQ(run->layers[layer].dweights, first.layers[layer].dweights);
+      EXPECT_EQ(run->layers[layer].gradients, first.layers[layer].gradients);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ananke::testing
