@@ -292,7 +292,7 @@ class GuardedBackend final : public Guarded<Backend> {
     const OperatorSet& set = call("operators", [&]() -> const OperatorSet& { return role_->operators(); });
     const bool complete = set.embedding && set.add_rms_norm && set.linear && set.attention && set.router &&
                           set.permute && set.grouped_mlp && set.head_loss && set.elementwise && set.adamw &&
-                          set.momentum && set.newton_schulz && set.exchange;
+                          set.momentum && set.newton_schulz && set.exchange && set.wire;
     guard_.require(complete, "operators", "some operator is missing; a backend offers every one of OperatorSet");
     return operators_.emplace(guard_, set).set;
   }

@@ -15,6 +15,7 @@
 #include "runtime/operators/newton_schulz.h"
 #include "runtime/operators/permute.h"
 #include "runtime/operators/router.h"
+#include "runtime/operators/wire.h"
 
 namespace ananke {
 
@@ -33,6 +34,7 @@ struct OperatorSet {
   AdamWUpdate* adamw = nullptr;
   Momentum* momentum = nullptr;
   NewtonSchulz* newton_schulz = nullptr;
+  Wire* wire = nullptr;
 };
 
 }  // namespace ananke

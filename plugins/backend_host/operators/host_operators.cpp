@@ -18,6 +18,7 @@ HostOperators::HostOperators(ThreadPool& pool)
       adamw_(pool),
       momentum_(pool),
       newton_schulz_(pool),
+      wire_(pool),
       set_{.embedding = &embedding_,
            .add_rms_norm = &add_rms_norm_,
            .linear = &linear_,
@@ -30,7 +31,8 @@ HostOperators::HostOperators(ThreadPool& pool)
            .elementwise = &elementwise_,
            .adamw = &adamw_,
            .momentum = &momentum_,
-           .newton_schulz = &newton_schulz_} {
+           .newton_schulz = &newton_schulz_,
+           .wire = &wire_} {
   check_cpu();
   check_blas();
 }

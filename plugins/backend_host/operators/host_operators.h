@@ -14,6 +14,7 @@
 #include "plugins/backend_host/operators/newton_schulz.h"
 #include "plugins/backend_host/operators/permute.h"
 #include "plugins/backend_host/operators/router.h"
+#include "plugins/backend_host/operators/wire.h"
 #include "runtime/operators/operator_set.h"
 
 namespace ananke::host {
@@ -41,6 +42,7 @@ class HostOperators {
   HostAdamW adamw_;
   HostMomentum momentum_;
   HostNewtonSchulz newton_schulz_;
+  HostWire wire_;
   OperatorSet set_;
 };
 

@@ -121,7 +121,7 @@ TEST(BackendHost, OffersADeviceAndEveryOperator) {
       << backend.device().description();
   const OperatorSet& set = backend.operators();
   EXPECT_TRUE(set.embedding && set.add_rms_norm && set.linear && set.attention && set.router && set.permute &&
-              set.grouped_mlp && set.head_loss && set.elementwise && set.adamw);
+              set.grouped_mlp && set.head_loss && set.elementwise && set.adamw && set.wire);
   EXPECT_EQ(&set, &backend.operators());
 }
 
