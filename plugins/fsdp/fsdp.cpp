@@ -22,7 +22,8 @@ struct Layout {
   std::vector<std::int64_t> begin;  // of each unit's range in this rank's flat buffers
   std::int64_t owned = 0;
   Slots weights, gradients;  // empty where no unit is cut
-  std::int64_t landing = 0;
+  fsdp::ReduceMemory reduce;
+  fsdp::GatherMemory gather;
 };
 
 int count_blocks(std::uint32_t asked, const ParameterTable& table) {
@@ -30,7 +31,7 @@ int count_blocks(std::uint32_t asked, const ParameterTable& table) {
 }
 
 Layout make_layout(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                   const plugin::Fsdp& config) {
+                   const plugin::Fsdp& config, int node_ranks) {
   Layout layout;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
     layout.begin.push_back(layout.owned);
@@ -41,7 +42,8 @@ Layout make_layout(const ParameterTable& table, const Placement& placement, cons
   layout.weights = fsdp::assign_slots(
       table, placement, config.reshard_after_forward() ? count_blocks(config.prefetch_blocks(), table) : all);
   layout.gradients = fsdp::assign_slots(table, placement, count_blocks(config.reduce_blocks(), table));
-  layout.landing = fsdp::landing_elements(table, placement);
+  layout.reduce = fsdp::reduce_memory(table, placement, config);
+  layout.gather = fsdp::gather_memory(table, placement, at, config, node_ranks);
   return layout;
 }
 
@@ -50,11 +52,20 @@ std::size_t bytes_of(std::int64_t elements) { return static_cast<std::size_t>(el
 class Fsdp final : public Parameters {
  public:
   Fsdp(const RoleContext& context, const plugin::Fsdp& config)
-      : config_(config), rank_(context.rank), at_(coordinates(context.mesh, context.rank)) {}
+      : config_(config),
+        rank_(context.rank),
+        node_ranks_(std::min(context.node_ranks, context.mesh.shard)),
+        at_(coordinates(context.mesh, context.rank)) {
+    if (config.node_copy() && !config.reshard_after_forward()) {
+      fail(ErrorKind::config,
+           "fsdp: node_copy is set, but reshard_after_forward is not, so nothing is gathered a second time; remove one "
+           "of the two");
+    }
+  }
   ~Fsdp() override { wait_quietly(); }
 
   std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
-    const Layout layout = make_layout(table, placement, at_, config_);
+    const Layout layout = make_layout(table, placement, at_, config_, node_ranks_);
     std::vector<PlanLine> lines;
     const auto add = [&](const char* purpose, std::int64_t elements) {
       if (elements > 0) lines.push_back({purpose, Place::device, bytes_of(elements)});
@@ -62,7 +73,14 @@ class Fsdp final : public Parameters {
     add("weights", layout.owned);
     add("gradients", layout.owned);
     add("gather slots", layout.weights.elements);
-    add("gradient slots", layout.gradients.elements + layout.landing);
+    add("gradient slots", layout.gradients.elements + layout.reduce.landing);
+    const auto add_bytes = [&](const char* purpose, std::int64_t bytes) {
+      if (bytes > 0) lines.push_back({purpose, Place::device, static_cast<std::uint64_t>(bytes)});
+    };
+    add_bytes("gather wire", layout.gather.staging + layout.gather.node_staging);
+    add_bytes("node copies", layout.gather.node_copies);
+    add_bytes("fp8 tables", layout.gather.tables);
+    add_bytes("reduce wire", layout.reduce.chunks);
     return lines;
   }
 
@@ -132,7 +150,7 @@ class Fsdp final : public Parameters {
 
   // Buffers must outlive the work on them, also when a step ends by an error.
   void wait_quietly() noexcept {
-    for (Stream* stream : {network_, compute_}) {
+    for (Stream* stream : {network_, nvlink_, compute_}) {
       try {
         if (stream) stream->synchronize();
       } catch (...) {  // whoever ran the step has been told
@@ -141,13 +159,15 @@ class Fsdp final : public Parameters {
   }
 
   plugin::Fsdp config_;
-  int rank_;  // in the world
+  int rank_;        // in the world
+  int node_ranks_;  // of the shard axis on this node, as far as can be known before start
   MeshCoordinates at_;
   Stream* compute_ = nullptr;
   Stream* network_ = nullptr;
+  Stream* nvlink_ = nullptr;
   std::unique_ptr<Event> turn_;  // from one stream to the other at begin() and finish()
   std::int64_t owned_ = 0;
-  Buffer weights_, gradients_, gather_slots_, gradient_slots_;
+  Buffer weights_, gradients_, gather_slots_, gradient_slots_, gather_wire_, node_copies_, tables_, reduce_wire_;
   std::vector<TensorView> masters_;
   std::vector<SegmentViews> whole_;  // the masters of units that are not cut
   std::vector<OwnedFragment> fragments_;
@@ -166,16 +186,24 @@ void Fsdp::start(const StartContext& context) {
   Device& device = context.backend.device();
   compute_ = &device.stream(Resource::compute);
   network_ = &device.stream(Resource::network);
+  nvlink_ = &device.stream(Resource::nvlink);
   turn_ = device.make_event();
 
-  Layout layout = make_layout(context.table, context.placement, at_, config_);
+  Layout layout = make_layout(context.table, context.placement, at_, config_, context.node.size());
   owned_ = layout.owned;
   Arena& memory = device.memory();
   weights_ = memory.allocate(bytes_of(owned_), "weights");
   gradients_ = memory.allocate(bytes_of(owned_), "gradients");
-  const std::int64_t gradient_slots = layout.gradients.elements + layout.landing;
+  const std::int64_t gradient_slots = layout.gradients.elements + layout.reduce.landing;
   gather_slots_ = memory.allocate(bytes_of(layout.weights.elements), "gather slots");
   gradient_slots_ = memory.allocate(bytes_of(gradient_slots), "gradient slots");
+  const auto allocate = [&](std::int64_t bytes, const char* purpose) {
+    return memory.allocate(static_cast<std::size_t>(bytes), purpose);
+  };
+  gather_wire_ = allocate(layout.gather.staging + layout.gather.node_staging, "gather wire");
+  node_copies_ = allocate(layout.gather.node_copies, "node copies");
+  tables_ = allocate(layout.gather.tables, "fp8 tables");
+  reduce_wire_ = allocate(layout.reduce.chunks, "reduce wire");
   for (const Buffer* buffer : {&weights_, &gradients_}) device.zero(*compute_, buffer->data(), buffer->bytes());
   compute_->synchronize();
 
@@ -193,12 +221,22 @@ void Fsdp::start(const StartContext& context) {
                           owned[at(f.unit)].slice(f.offset_in_range, f.count)});
   }
   if (mesh.shard > 1) {
-    gatherer_ = std::make_unique<Gatherer>(context, std::move(layout.weights), masters_,
-                                           gather_slots_.view(DType::f32, {layout.weights.elements}),
+    const auto bytes = [](const Buffer& buffer, std::int64_t count, std::int64_t begin = 0) {
+      return count > 0 ? buffer.view(DType::u8, {count}, static_cast<std::size_t>(begin)) : TensorView{};
+    };
+    const fsdp::GatherMemory& sizes = layout.gather;
+    const Gatherer::Regions regions{.homes = gather_slots_.view(DType::f32, {layout.weights.elements}),
+                                    .staging = bytes(gather_wire_, sizes.staging),
+                                    .node_staging = bytes(gather_wire_, sizes.node_staging, sizes.staging),
+                                    .node_copies = bytes(node_copies_, sizes.node_copies),
+                                    .tables = bytes(tables_, sizes.tables)};
+    gatherer_ = std::make_unique<Gatherer>(context, config_, std::move(layout.weights), masters_, regions,
                                            count_blocks(config_.prefetch_blocks(), context.table));
   }
   const TensorView slots = mesh.shard > 1 ? gradient_slots_.view(DType::f32, {gradient_slots}) : TensorView{};
-  reducer_ = std::make_unique<Reducer>(context, std::move(layout.gradients), std::move(owned), slots);
+  const TensorView chunks =
+      layout.reduce.chunks > 0 ? reduce_wire_.view(DType::u8, {layout.reduce.chunks}) : TensorView{};
+  reducer_ = std::make_unique<Reducer>(context, config_, std::move(layout.gradients), std::move(owned), slots, chunks);
 }
 
 }  // namespace

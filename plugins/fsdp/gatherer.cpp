@@ -1,19 +1,86 @@
 #include "plugins/fsdp/gatherer.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "runtime/base/error.h"
 
 namespace ananke::fsdp {
 
-Gatherer::Gatherer(const StartContext& context, Slots slots, std::vector<TensorView> masters, const TensorView& region,
-                   int blocks_ahead)
+namespace {
+
+constexpr std::int64_t alignment = 256;  // bytes, as the arena
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+bool is_copied(const ParameterTable& table, int unit, const plugin::Fsdp& config, int node_ranks) {
+  return config.node_copy() && config.reshard_after_forward() && node_ranks > 1 &&
+         table.units()[static_cast<std::size_t>(unit)].kind != UnitKind::experts;
+}
+
+// One node rank's slice of what was gathered; slices are equal, the last may reach over the end.
+std::int64_t slice_of(const GatherWire& wire, int node_ranks) {
+  return (wire.whole() + node_ranks * 16 - 1) / (node_ranks * 16) * 16;
+}
+
+std::int64_t count_pieces(const ParameterTable& table, const UnitPlacement& place, int unit, const GatherWire& wire) {
+  std::size_t pieces = 0;
+  for (int index = 0; index < place.ranks; ++index) {
+    pieces += pieces_of(table, place, unit, index, wire, true).size();
+  }
+  return static_cast<std::int64_t>(pieces);
+}
+
+TensorView bytes_of(const TensorView& view) {
+  return {view.data, DType::u8, Shape{static_cast<std::int64_t>(view.bytes())}};
+}
+
+TensorView typed(const TensorView& bytes, DType dtype) {
+  return {bytes.data, dtype, Shape{bytes.elements() / static_cast<std::int64_t>(size_of(dtype))}};
+}
+
+}  // namespace
+
+GatherMemory gather_memory(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
+                           const plugin::Fsdp& config, int node_ranks) {
+  GatherMemory memory;
+  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+    if (!is_cut(placement, unit, at)) continue;
+    const UnitPlacement& place = placement.unit(unit, at);
+    const GatherFormat format = gather_format(config, table.units()[static_cast<std::size_t>(unit)].kind);
+    const GatherWire wire = gather_wire(table, place, unit, format);
+    const bool copied = is_copied(table, unit, config, node_ranks);
+    if (copied) {
+      const std::int64_t slice = slice_of(wire, node_ranks);
+      memory.node_copies += aligned(slice);
+      memory.node_staging = std::max(memory.node_staging, slice * node_ranks);
+    }
+    if (!copied && format == plugin::Fsdp::FP32) continue;
+    const std::int64_t arrives = copied ? slice_of(wire, node_ranks) * node_ranks : wire.parts;
+    memory.staging = std::max(memory.staging, aligned(aligned(wire.part) + arrives));
+    if (format == plugin::Fsdp::FP8_E4M3) {
+      const std::vector<Wire::BlockPiece> own = pieces_of(table, place, unit, placement.part(unit, at), wire, false);
+      memory.tables += (count_pieces(table, place, unit, wire) + static_cast<std::int64_t>(own.size())) *
+                       static_cast<std::int64_t>(sizeof(Wire::BlockPiece));
+    }
+  }
+  return memory;
+}
+
+Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, Slots slots,
+                   std::vector<TensorView> masters, const Regions& regions, int blocks_ahead)
     : table_(context.table),
-      compute_(context.backend.device().stream(Resource::compute)),
-      network_(context.backend.device().stream(Resource::network)),
+      node_(context.node),
+      device_(context.backend.device()),
+      wire_(context.backend.operators().wire),
+      compute_(device_.stream(Resource::compute)),
+      network_(device_.stream(Resource::network)),
+      nvlink_(device_.stream(Resource::nvlink)),
       slots_(std::move(slots)),
-      blocks_ahead_(blocks_ahead) {
-  Device& device = context.backend.device();
+      blocks_ahead_(blocks_ahead),
+      staging_(regions.staging),
+      node_staging_(regions.node_staging) {
   for (std::size_t unit = 0; unit < masters.size(); ++unit) {
     const int index = static_cast<int>(unit);
     const UnitPlacement& place = context.placement.unit(index, context.at);
@@ -21,10 +88,57 @@ Gatherer::Gatherer(const StartContext& context, Slots slots, std::vector<TensorV
     units_.push_back({.axis = &axis_of(context, index),
                       .place = place,
                       .master = masters[unit],
-                      .home = cut ? region.slice(slots_.offset[unit], place.padded()) : masters[unit],
-                      .gathered = device.make_event(),
-                      .released = device.make_event()});
+                      .home = cut ? regions.homes.slice(slots_.offset[unit], place.padded()) : masters[unit],
+                      .gathered = device_.make_event(),
+                      .released = device_.make_event()});
   }
+  set_up_wire(context, config, regions);
+}
+
+void Gatherer::set_up_wire(const StartContext& context, const plugin::Fsdp& config, const Regions& regions) {
+  std::int64_t copies = 0;
+  for (std::size_t index = 0; index < units_.size(); ++index) {
+    Unit& unit = units_[index];
+    const int number = static_cast<int>(index);
+    if (unit.place.ranks == 1) continue;
+    unit.wire = gather_wire(table_, unit.place, number, gather_format(config, table_.units()[index].kind));
+    if (!is_copied(table_, number, config, node_.size())) continue;
+    const std::int64_t slice = slice_of(unit.wire, node_.size());
+    unit.node_copy = regions.node_copies.slice(copies, slice);
+    copies += aligned(slice);
+  }
+  write_tables(context, regions.tables);
+}
+
+void Gatherer::write_tables(const StartContext& context, const TensorView& region) {
+  std::vector<Wire::BlockPiece> all;
+  const auto add = [&](const std::vector<Wire::BlockPiece>& pieces) {
+    const auto begin = static_cast<std::int64_t>(all.size());
+    all.insert(all.end(), pieces.begin(), pieces.end());
+    return TensorView{static_cast<Wire::BlockPiece*>(region.data) + begin, DType::i64,
+                      Shape{static_cast<std::int64_t>(pieces.size()), Wire::fields}};
+  };
+  for (std::size_t index = 0; index < units_.size(); ++index) {
+    Unit& unit = units_[index];
+    if (unit.place.ranks == 1 || unit.wire.format != plugin::Fsdp::FP8_E4M3) continue;
+    const int number = static_cast<int>(index);
+    unit.send_table =
+        add(pieces_of(table_, unit.place, number, context.placement.part(number, context.at), unit.wire, false));
+    std::vector<Wire::BlockPiece> arriving;
+    for (int part = 0; part < unit.place.ranks; ++part) {
+      for (const Wire::BlockPiece& piece : pieces_of(table_, unit.place, number, part, unit.wire, true)) {
+        arriving.push_back(piece);
+      }
+    }
+    unit.receive_table = add(arriving);
+  }
+  if (all.empty()) return;
+  const std::size_t bytes = all.size() * sizeof(Wire::BlockPiece);
+  ANANKE_CHECK(bytes <= region.bytes(), "tables of {} bytes for a region of {}", bytes, region.bytes());
+  const Buffer host = device_.host_memory().allocate(bytes, "fp8 tables (host)");
+  std::memcpy(host.data(), all.data(), bytes);
+  device_.copy(network_, region.data, host.data(), bytes);
+  network_.synchronize();
 }
 
 void Gatherer::begin(const Schedule& schedule) {
@@ -36,7 +150,7 @@ void Gatherer::begin(const Schedule& schedule) {
     if (i > 0 && schedule[i].block != schedule[i - 1].block) ++leg;
     first_of_item_.push_back(uses_.size());
     for (const UnitUse& use : schedule[i].units) {
-      if (use.needs_weights) uses_.push_back({use.unit, leg});
+      if (use.needs_weights) uses_.push_back({use.unit, leg, use.last_use});
     }
   }
   first_of_item_.push_back(uses_.size());
@@ -64,25 +178,97 @@ void Gatherer::promise(const Use& use) {
   Unit& unit = at(use.unit);
   ++unit.promised;
   if (unit.resident || unit.place.ranks == 1) return;
+  Stream& stream = unit.copied ? nvlink_ : network_;
   for (const int other : slots_.overlaps[static_cast<std::size_t>(use.unit)]) {
-    // What is not resident was overwritten by an earlier gather of this stream, which has waited for it.
-    if (!std::exchange(at(other).resident, false)) continue;
-    network_.wait(*at(other).released);
+    // Also after what is not resident any more: it may have been overwritten by the other stream.
+    at(other).resident = false;
+    stream.wait(*at(other).released);
   }
-  gather(unit);
-  network_.record(*unit.gathered);
+  stream.wait(*unit.released);
+  gather(unit, !use.last && unit.node_copy);
+  stream.record(*unit.gathered);
   unit.resident = true;
 }
 
-// Segment by segment: what a segment gathers is its array.
-void Gatherer::gather(Unit& unit) {
-  const SegmentViews homes = segments_of(unit.home, unit.place);
-  for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
-    const std::int64_t range = unit.place.segment(which).range;
-    if (range == 0) continue;
-    unit.axis->all_gather(network_, unit.master.slice(unit.place.range_begin(which), range), homes[which]);
+// The arrays that are gathered are the home's own: nothing is staged.
+bool Gatherer::is_direct(const Unit& unit) const { return unit.wire.format == plugin::Fsdp::FP32 && !unit.node_copy; }
+
+void Gatherer::gather(Unit& unit, bool keep) {
+  if (unit.copied) {
+    gather_from_node(unit);
+  } else {
+    gather_over_axis(unit, keep);
   }
-  unit.bytes += unit.master.bytes() * static_cast<std::uint64_t>(unit.place.ranks - 1);
+}
+
+// Segment by segment: what a segment gathers is its array.
+void Gatherer::gather_over_axis(Unit& unit, bool keep) {
+  const SegmentViews homes = segments_of(unit.home, unit.place);
+  const auto master = [&](UnitSegment which) {
+    return unit.master.slice(unit.place.range_begin(which), unit.place.segment(which).range);
+  };
+  const bool staged = !is_direct(unit), small = unit.place.segment(UnitSegment::fp32).range > 0;
+  const TensorView arrived =
+      staged ? staging_.slice(aligned(unit.wire.part), unit.node_copy ? unit.wire.whole() : unit.wire.parts)
+             : TensorView{};
+  const TensorView small_home = bytes_of(homes[UnitSegment::fp32]);
+  if (unit.wire.part > 0) {
+    const bool as_it_is = unit.wire.format == plugin::Fsdp::FP32;
+    const TensorView part = as_it_is ? bytes_of(master(UnitSegment::wire)) : staging_.slice(0, unit.wire.part);
+    if (!as_it_is) pack(unit, part);
+    unit.axis->all_gather(network_, part,
+                          staged ? arrived.slice(0, unit.wire.parts) : bytes_of(homes[UnitSegment::wire]));
+  }
+  if (small) {
+    unit.axis->all_gather(network_, bytes_of(master(UnitSegment::fp32)),
+                          unit.node_copy ? arrived.slice(unit.wire.parts, unit.wire.fp32) : small_home);
+  }
+  if (staged) unpack(network_, unit, arrived);
+  if (keep) {
+    const std::int64_t slice = unit.node_copy.elements();
+    const TensorView kept = staging_.slice(aligned(unit.wire.part) + node_.rank() * slice, slice);
+    device_.copy(network_, unit.node_copy.data, kept.data, kept.bytes());
+    unit.copied = true;
+  }
+  unit.bytes +=
+      static_cast<std::uint64_t>((unit.wire.part + unit.wire.fp32 / unit.place.ranks) * (unit.place.ranks - 1));
+}
+
+void Gatherer::gather_from_node(Unit& unit) {
+  nvlink_.wait(*unit.gathered);  // the copy was made by then, on the network stream
+  const std::int64_t slice = unit.node_copy.elements();
+  const TensorView arrived = node_staging_.slice(0, slice * node_.size());
+  node_.all_gather(nvlink_, unit.node_copy, arrived);
+  unpack(nvlink_, unit, arrived);
+  unit.node_bytes += static_cast<std::uint64_t>(slice * (node_.size() - 1));
+}
+
+void Gatherer::pack(Unit& unit, const TensorView& part) {
+  const std::int64_t range = unit.place.segment(UnitSegment::wire).range;
+  const TensorView values = unit.master.slice(unit.place.range_begin(UnitSegment::wire), range);
+  if (unit.wire.format == plugin::Fsdp::BF16) {
+    wire_->to_bf16(network_, {values.reshaped({1, range}), 0, typed(part, DType::bf16).reshaped({1, range})});
+  } else {
+    wire_->quantise(network_, unit.send_table, values, part);
+  }
+}
+
+// parts: what arrived of the wire segment and, where the node keeps a copy, behind it of the fp32 segment.
+void Gatherer::unpack(Stream& stream, const Unit& unit, const TensorView& parts) {
+  const SegmentViews homes = segments_of(unit.home, unit.place);
+  const TensorView& home = homes[UnitSegment::wire];
+  const TensorView arrived = parts.slice(0, unit.wire.parts);
+  if (home.elements() > 0) {
+    switch (unit.wire.format) {
+      case plugin::Fsdp::FP32: device_.copy(stream, home.data, arrived.data, home.bytes()); break;
+      case plugin::Fsdp::BF16: wire_->from_bf16(stream, typed(arrived, DType::bf16), home); break;
+      case plugin::Fsdp::FP8_E4M3: wire_->dequantise(stream, unit.receive_table, arrived, home); break;
+    }
+  }
+  const TensorView& small = homes[UnitSegment::fp32];
+  if (unit.node_copy && small.elements() > 0) {
+    device_.copy(stream, small.data, parts.slice(unit.wire.parts, unit.wire.fp32).data, small.bytes());
+  }
 }
 
 void Gatherer::run_ahead(int leg) {
@@ -127,12 +313,13 @@ Traffic Gatherer::traffic() const {
     const Unit& what = units_[static_cast<std::size_t>(unit)];
     if (what.place.ranks == 1) continue;
     lines.push_back({Resource::network, axis_name(table_, unit), unit, Direction::gather, what.bytes});
+    if (what.node_copy) lines.push_back({Resource::nvlink, "node", unit, Direction::gather, what.node_bytes});
   }
   return lines;
 }
 
 void Gatherer::drop() {
-  for (Unit& unit : units_) unit.resident = false;
+  for (Unit& unit : units_) unit.resident = unit.copied = false;
 }
 
 }  // namespace ananke::fsdp

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "plugins/fsdp/gather_wire.h"
 #include "plugins/fsdp/slots.h"
 #include "runtime/roles/parameters.h"
 
@@ -24,12 +25,26 @@ inline const char* axis_name(const ParameterTable& table, int unit) {
   return table.units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts ? "expert_shard" : "shard";
 }
 
+// What a rank needs beside the homes, in bytes.
+struct GatherMemory {
+  std::int64_t staging = 0;       // what is sent and what arrives over the axis of the cut
+  std::int64_t node_staging = 0;  // what arrives from the ranks of the node
+  std::int64_t node_copies = 0;
+  std::int64_t tables = 0;  // of the pieces of FP8_E4M3
+};
+// `node_ranks`: of the shard axis on this rank's node; 1: no copies.
+GatherMemory gather_memory(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
+                           const plugin::Fsdp& config, int node_ranks);
+
 class Gatherer {
  public:
-  // masters: this rank's range of each unit, f32 [range()]; a unit that is not cut is its own home. region: f32
-  // [slots.elements].
-  Gatherer(const StartContext& context, Slots slots, std::vector<TensorView> masters, const TensorView& region,
-           int blocks_ahead);
+  struct Regions {
+    TensorView homes;                                       // f32 [slots.elements]
+    TensorView staging, node_staging, node_copies, tables;  // u8, as GatherMemory
+  };
+  // masters: this rank's range of each unit, f32 [range()]; a unit that is not cut is its own home.
+  Gatherer(const StartContext& context, const plugin::Fsdp& config, Slots slots, std::vector<TensorView> masters,
+           const Regions& regions, int blocks_ahead);
   // The network stream is already ordered after every write to the masters. `schedule` outlives finish().
   void begin(const Schedule& schedule);
   SegmentViews acquire(int item, int unit);
@@ -44,27 +59,44 @@ class Gatherer {
     Communicator* axis;  // that the unit is cut over
     UnitPlacement place;
     TensorView master, home;
+    GatherWire wire = {};
+    TensorView send_table = {}, receive_table = {};  // i64 [pieces, 6], FP8_E4M3
+    TensorView node_copy = {};                  // u8, this rank's slice of the gathered bytes; empty: none is kept
+    bool copied = false;                   // the node holds the unit as it is now
     bool resident = false;
-    int promised = 0;         // uses that count on it and are not released
-    std::uint64_t bytes = 0;  // received
+    int promised = 0;                         // uses that count on it and are not released
+    std::uint64_t bytes = 0, node_bytes = 0;  // received
     std::unique_ptr<Event> gathered, released;
   };
   struct Use {
     int unit;
-    int leg;  // how often the block has changed in the schedule up to here
+    int leg;    // how often the block has changed in the schedule up to here
+    bool last;  // no later item uses the weights
   };
   std::size_t position(int item, int unit) const;
   int holder(int unit) const;  // a unit that is in use where `unit` would be gathered, -1 if there is none
   void promise(const Use& use);
-  void gather(Unit& unit);
+  void set_up_wire(const StartContext& context, const plugin::Fsdp& config, const Regions& regions);
+  void write_tables(const StartContext& context, const TensorView& region);
+  bool is_direct(const Unit& unit) const;
+  void gather(Unit& unit, bool keep);
+  void gather_over_axis(Unit& unit, bool keep);
+  void gather_from_node(Unit& unit);
+  void pack(Unit& unit, const TensorView& part);
+  void unpack(Stream& stream, const Unit& unit, const TensorView& parts);
   void run_ahead(int leg);
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
   const ParameterTable& table_;
+  Communicator& node_;
+  Device& device_;
+  Wire* wire_;  // null where every wire is f32
   Stream& compute_;
   Stream& network_;
+  Stream& nvlink_;
   Slots slots_;
   int blocks_ahead_;
+  TensorView staging_, node_staging_;
   std::vector<Unit> units_;
   std::vector<Use> uses_;                   // of weights, in schedule order
   std::vector<std::size_t> first_of_item_;  // index into uses_, one more than there are items

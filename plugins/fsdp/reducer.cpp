@@ -8,23 +8,50 @@
 
 namespace ananke::fsdp {
 
-std::int64_t landing_elements(const ParameterTable& table, const Placement& placement) {
-  std::int64_t elements = 0;
-  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
-    if (!is_cut(placement, unit, {})) continue;
-    elements = std::max(elements, placement.largest_padded(unit) / placement.unit(unit, {}).ranks);
-  }
-  return elements;
+namespace {
+
+constexpr std::int64_t alignment = 16;  // elements
+
+bool sends_bf16(const plugin::Fsdp& config, UnitKind kind) {
+  return (kind == UnitKind::experts ? config.reduce_experts() : config.reduce_dense()) == plugin::Fsdp::BF16_ALL_TO_ALL;
 }
 
-Reducer::Reducer(const StartContext& context, Slots slots, std::vector<TensorView> owned, const TensorView& region)
+// Elements of one rank that a chunk takes, when memory of `bytes` holds what is sent to and what lands from all ranks.
+std::int64_t chunk_elements(std::int64_t bytes, int ranks) {
+  return std::max(alignment, bytes / 4 / ranks / alignment * alignment);
+}
+
+}  // namespace
+
+ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config) {
+  ReduceMemory memory;
+  const std::int64_t limit = std::int64_t{config.reduce_chunk_mib()} << 20;
+  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+    if (!is_cut(placement, unit, {})) continue;
+    const std::int64_t range = placement.largest_padded(unit) / placement.unit(unit, {}).ranks;
+    if (sends_bf16(config, table.units()[static_cast<std::size_t>(unit)].kind)) {
+      const int ranks = placement.unit(unit, {}).ranks;
+      memory.chunks = std::max(memory.chunks, std::min(range, chunk_elements(limit, ranks)) * ranks * 4);
+      memory.landing = std::max(memory.landing, placement.unit(unit, {}).segment(UnitSegment::fp32).range);
+    } else {
+      memory.landing = std::max(memory.landing, range);
+    }
+  }
+  return memory;
+}
+
+Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, Slots slots, std::vector<TensorView> owned,
+                 const TensorView& region, const TensorView& chunks)
     : table_(context.table),
       replicate_(context.replicate),
       device_(context.backend.device()),
       elementwise_(*context.backend.operators().elementwise),
       compute_(device_.stream(Resource::compute)),
       network_(device_.stream(Resource::network)),
-      slots_(std::move(slots)) {
+      slots_(std::move(slots)),
+      wire_(context.backend.operators().wire),
+      chunk_limit_(std::int64_t{config.reduce_chunk_mib()} << 20),
+      chunks_(chunks) {
   if (region) landing_ = region.slice(slots_.elements, region.elements() - slots_.elements);
   for (std::size_t unit = 0; unit < owned.size(); ++unit) {
     const int index = static_cast<int>(unit);
@@ -32,6 +59,7 @@ Reducer::Reducer(const StartContext& context, Slots slots, std::vector<TensorVie
     const bool cut = is_cut(context.placement, index, context.at);
     units_.push_back({.axis = &axis_of(context, index),
                       .place = place,
+                      .bf16 = cut && sends_bf16(config, table_.units()[unit].kind),
                       .owned = owned[unit],
                       .home = cut ? region.slice(slots_.offset[unit], place.padded()) : owned[unit],
                       .computed = device_.make_event(),
@@ -95,17 +123,39 @@ void Reducer::send(Unit& unit) {
   compute_.record(*unit.computed);
   network_.wait(*unit.computed);
   const SegmentViews homes = segments_of(unit.home, unit.place);
-  const TensorView landing = landing_.slice(0, unit.owned.elements());
+  if (unit.bf16) send_in_chunks(unit);
+  // What lands in f32 lies at the end of the range: all of it, or the fp32 segment.
+  const std::int64_t begin = unit.bf16 ? unit.place.range_begin(UnitSegment::fp32) : 0;
+  const TensorView owned = unit.owned.slice(begin, unit.place.range() - begin);
+  const TensorView landing = landing_.slice(0, owned.elements());
   for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
     const std::int64_t range = unit.place.segment(which).range;
-    if (range == 0) continue;
-    unit.axis->reduce_scatter(network_, homes[which], landing.slice(unit.place.range_begin(which), range));
+    if (range == 0 || (unit.bf16 && which == UnitSegment::wire)) continue;
+    unit.axis->reduce_scatter(network_, homes[which], landing.slice(unit.place.range_begin(which) - begin, range));
   }
   network_.record(*unit.reduced);  // the home may be used again; landing and owner belong to the network stream
-  if (landing.elements() > 0) elementwise_.add(network_, unit.owned, landing, unit.owned);
+  if (landing.elements() > 0) elementwise_.add(network_, owned, landing, owned);
   unit.open = false;
   unit.sent = true;
-  unit.bytes += unit.owned.bytes() * static_cast<std::uint64_t>(unit.place.ranks - 1);
+  unit.bytes += (unit.owned.bytes() - (unit.bf16 ? static_cast<std::uint64_t>(begin) * 2 : 0)) *
+                static_cast<std::uint64_t>(unit.place.ranks - 1);
+}
+
+// The wire segment. Chunks are cut the same on all ranks of the axis: their ranges are equally long.
+void Reducer::send_in_chunks(Unit& unit) {
+  const std::int64_t range = unit.place.segment(UnitSegment::wire).range, ranks = unit.place.ranks;
+  const TensorView home = segments_of(unit.home, unit.place)[UnitSegment::wire].reshaped({ranks, range});
+  const TensorView owned = unit.owned.slice(unit.place.range_begin(UnitSegment::wire), range);
+  const std::int64_t chunk = std::min(range, chunk_elements(chunk_limit_, unit.place.ranks));
+  for (std::int64_t begin = 0; begin < range; begin += chunk) {
+    const std::int64_t count = std::min(chunk, range - begin), bytes = ranks * count * 2;
+    const TensorView sent{chunks_.slice(0, bytes).data, DType::bf16, Shape{ranks, count}};
+    const TensorView landed{chunks_.slice(ranks * chunk * 2, bytes).data, DType::bf16, Shape{ranks, count}};
+    wire_->to_bf16(network_, {home, begin, sent});
+    counts_.assign(static_cast<std::size_t>(ranks), count);
+    unit.axis->all_to_all(network_, sent, counts_, landed, counts_);
+    wire_->landing_sum(network_, {landed, owned.slice(begin, count), true});
+  }
 }
 
 void Reducer::sum_over_replicas(Unit& unit) {

@@ -3,26 +3,33 @@
 // A whole unit's gradient has a home like its weights (slots.h), zeroed when an item first touches it and reduced when
 // the last of a run of items has. Sums are f32: over the items of a run in the home, over ranks by the reduce-scatter,
 // over runs at the owner in schedule order, over replicas once, at the step's last gradient.
+// BF16_ALL_TO_ALL: instead of the reduce-scatter the wire segment goes out in chunks, rounded to bf16, and the owner
+// adds what landed from all ranks, itself included, in f32 in rank order.
 // A unit that is not cut has the owner's gradient as its home.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "plugins/fsdp/fsdp.pb.h"
 #include "plugins/fsdp/slots.h"
 #include "runtime/roles/parameters.h"
 
 namespace ananke::fsdp {
 
-// f32 elements that one reduction needs to land in before it is added at the owner: the largest range of a unit that is
-// cut; 0 where none is.
-std::int64_t landing_elements(const ParameterTable& table, const Placement& placement);
+// What reductions need beside the homes.
+struct ReduceMemory {
+  std::int64_t landing = 0;  // f32 elements: a range before it is added at the owner
+  std::int64_t chunks = 0;   // bytes: bf16 that is sent and that lands
+};
+ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config);
 
 class Reducer {
  public:
-  // owned: the owner's gradient of this rank's range of each unit. region: f32 [slots.elements + landing_elements],
+  // owned: the owner's gradient of this rank's range of each unit. region: f32 [slots.elements + landing], chunks: u8;
   // empty where no unit is cut.
-  Reducer(const StartContext& context, Slots slots, std::vector<TensorView> owned, const TensorView& region);
+  Reducer(const StartContext& context, const plugin::Fsdp& config, Slots slots, std::vector<TensorView> owned,
+          const TensorView& region, const TensorView& chunks);
   // Both streams are already ordered after what used the gradients before. `schedule` outlives finish().
   void begin(const Schedule& schedule);
   SegmentViews acquire(int unit);
@@ -34,6 +41,7 @@ class Reducer {
   struct Unit {
     Communicator* axis;  // that the unit is cut over
     UnitPlacement place;
+    bool bf16;  // the wire segment's all-to-all
     TensorView owned, home;
     bool open = false;                           // the home holds a sum that the owner does not have
     bool sent = false;                           // the network stream may still read the home
@@ -43,6 +51,7 @@ class Reducer {
   bool goes_on(int item, int unit) const;
   void open(Unit& unit, int index);
   void send(Unit& unit);
+  void send_in_chunks(Unit& unit);
   void sum_over_replicas(Unit& unit);
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
@@ -53,7 +62,10 @@ class Reducer {
   Stream& compute_;
   Stream& network_;
   Slots slots_;
-  TensorView landing_;
+  Wire* wire_;                // null where every wire is f32
+  std::int64_t chunk_limit_;  // bytes
+  TensorView chunks_, landing_;
+  std::vector<std::int64_t> counts_;  // of a chunk, per rank
   std::vector<Unit> units_;
   const Schedule* schedule_ = nullptr;
 };

@@ -3,14 +3,20 @@
 // run. Ranks are threads; a collective waits for its peers.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/operators/reference/wire.h"
 #include "runtime/roles/backend.h"
 
 namespace ananke::testing {
@@ -71,7 +77,7 @@ class HeapMemory final : public MemorySource {
   const char* name() const override { return "test memory"; }
 };
 
-enum class Eager { compute, network };
+enum class Eager { compute, network, nvlink };
 
 class DeferredDevice final : public Device {
  public:
@@ -96,11 +102,13 @@ class DeferredDevice final : public Device {
   void drain() {
     DeferredStream& compute = stream(Resource::compute);
     DeferredStream& network = stream(Resource::network);
-    DeferredStream* first = eager_ == Eager::compute ? &compute : &network;
-    DeferredStream* second = eager_ == Eager::compute ? &network : &compute;
-    while (first->step() || second->step()) {
+    DeferredStream& nvlink = stream(Resource::nvlink);
+    DeferredStream* order[] = {&compute, &nvlink, &network};
+    if (eager_ == Eager::network) std::swap(order[0], order[2]);
+    if (eager_ == Eager::nvlink) std::swap(order[0], order[1]);
+    while (order[0]->step() || order[1]->step() || order[2]->step()) {
     }
-    ANANKE_CHECK(compute.work_.empty() && network.work_.empty(), "streams wait for each other");
+    for (const DeferredStream* stream : order) ANANKE_CHECK(stream->work_.empty(), "streams wait for each other");
   }
   HeapMemory source_;
   Arena arena_{source_};
@@ -113,10 +121,11 @@ class Meeting {
  public:
   explicit Meeting(int size) : size_(size), buffers_(static_cast<std::size_t>(size)) {}
   void publish(int rank, void* buffer) {
-    buffers_[static_cast<std::size_t>(rank)] = static_cast<float*>(buffer);
+    buffers_[static_cast<std::size_t>(rank)] = buffer;
     meet();
   }
-  float* buffer(int rank) const { return buffers_[static_cast<std::size_t>(rank)]; }
+  std::byte* bytes(int rank) const { return static_cast<std::byte*>(buffers_[static_cast<std::size_t>(rank)]); }
+  float* buffer(int rank) const { return static_cast<float*>(buffers_[static_cast<std::size_t>(rank)]); }
   int size() const { return size_; }
   void meet() {
     std::unique_lock lock(guard_);
@@ -132,7 +141,7 @@ class Meeting {
 
  private:
   const int size_;
-  std::vector<float*> buffers_;
+  std::vector<void*> buffers_;
   std::mutex guard_;
   std::condition_variable all_here_;
   int here_ = 0;
@@ -153,7 +162,8 @@ class MeetingCommunicator final : public Communicator {
     put(stream, [=, this] {
       meeting_.publish(rank_, send.data);
       for (int r = 0; r < size(); ++r) {
-        std::memcpy(receive.as<float>() + r * send.elements(), meeting_.buffer(r), send.bytes());
+        std::memcpy(static_cast<std::byte*>(receive.data) + static_cast<std::size_t>(r) * send.bytes(),
+                    meeting_.bytes(r), send.bytes());
       }
       meeting_.meet();
     });
@@ -185,9 +195,21 @@ class MeetingCommunicator final : public Communicator {
     });
   }
   void broadcast(Stream&, const TensorView&, int) override { fail(ErrorKind::internal, "not used"); }
-  void all_to_all(Stream&, const TensorView&, std::span<const std::int64_t>, const TensorView&,
-                  std::span<const std::int64_t>) override {
-    fail(ErrorKind::internal, "not used");
+  // Equal counts.
+  void all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> counts,
+                  const TensorView& receive, std::span<const std::int64_t> receive_counts) override {
+    ANANKE_CHECK(std::ranges::equal(counts, receive_counts) && counts.size() == static_cast<std::size_t>(size()),
+                 "an exchange of {} and {} counts", counts.size(), receive_counts.size());
+    log_.push_back(prefix_ + fmt::format("exchange {}", counts[0]));
+    const std::size_t part = static_cast<std::size_t>(counts[0]) * size_of(send.dtype);
+    put(stream, [=, this] {
+      meeting_.publish(rank_, send.data);
+      for (int r = 0; r < size(); ++r) {
+        std::memcpy(static_cast<std::byte*>(receive.data) + static_cast<std::size_t>(r) * part,
+                    meeting_.bytes(r) + static_cast<std::size_t>(rank_) * part, part);
+      }
+      meeting_.meet();
+    });
   }
   void abort() noexcept override {}
 
@@ -214,9 +236,61 @@ class DeferredElementwise final : public Elementwise {
   void hash(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
 };
 
+class DeferredWire final : public Wire {
+ public:
+  void to_bf16(Stream& stream, const ToBf16& a) override {
+    put(stream, [=] {
+      const std::int64_t columns = a.y.shape[1];
+      for (std::int64_t i = 0; i < a.y.elements(); ++i) {
+        static_cast<std::uint16_t*>(a.y.data)[i] =
+            reference::to_bf16(a.x.as<float>()[i / columns * a.x.shape[1] + a.first + i % columns]);
+      }
+    });
+  }
+  void from_bf16(Stream& stream, const TensorView& x, const TensorView& y) override {
+    put(stream, [=] {
+      for (std::int64_t i = 0; i < y.elements(); ++i) {
+        y.as<float>()[i] = reference::from_bf16(static_cast<const std::uint16_t*>(x.data)[i]);
+      }
+    });
+  }
+  void landing_sum(Stream& stream, const LandingSum& a) override {
+    put(stream, [=] {
+      reference::landing_sum(a.landed.shape[0], a.sum.elements(), static_cast<const std::uint16_t*>(a.landed.data),
+                             a.sum.as<float>(), a.add);
+    });
+  }
+  void quantise(Stream& stream, const TensorView& pieces, const TensorView& values, const TensorView& bytes) override {
+    put(stream, [=] {
+      for (const BlockPiece& piece : pieces_in(pieces)) {
+        reference::quantise(piece, values.as<float>(), bytes.as<std::uint8_t>());
+      }
+    });
+  }
+  void dequantise(Stream& stream, const TensorView& pieces, const TensorView& bytes,
+                  const TensorView& values) override {
+    put(stream, [=] {
+      for (const BlockPiece& piece : pieces_in(pieces)) {
+        reference::dequantise(piece, bytes.as<std::uint8_t>(), values.as<float>());
+      }
+    });
+  }
+
+ private:
+  static void put(Stream& stream, std::function<void()> work) {
+    static_cast<DeferredStream&>(stream).put(std::move(work));
+  }
+  static std::span<const BlockPiece> pieces_in(const TensorView& table) {
+    return {static_cast<const BlockPiece*>(table.data), static_cast<std::size_t>(table.shape[0])};
+  }
+};
+
 class DeferredBackend final : public Backend {
  public:
-  explicit DeferredBackend(Eager eager) : device_(eager) { operators_.elementwise = &elementwise_; }
+  explicit DeferredBackend(Eager eager) : device_(eager) {
+    operators_.elementwise = &elementwise_;
+    operators_.wire = &wire_;
+  }
   DeferredDevice& device() override { return device_; }
   const OperatorSet& operators() override { return operators_; }
   std::unique_ptr<Communicator> make_communicator(const std::string&, std::span<const int>, Rendezvous&) override {
@@ -226,6 +300,7 @@ class DeferredBackend final : public Backend {
  private:
   DeferredDevice device_;
   DeferredElementwise elementwise_;
+  DeferredWire wire_;
   OperatorSet operators_;
 };
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 
 #include "ananke/job.pb.h"
@@ -19,10 +20,11 @@ extern "C" const ananke::PluginDescriptorV1* ananke_plugin_v1();
 
 namespace ananke::testing {
 
-inline std::unique_ptr<Parameters> make_fsdp(const plugin::Fsdp& config, const MeshShape& mesh, int rank) {
+inline std::unique_ptr<Parameters> make_fsdp(const plugin::Fsdp& config, const MeshShape& mesh, int rank,
+                                             int node_ranks = 1) {
   static const Job job;
   static const Site site;
-  const RoleContext context{job, site, mesh, rank};
+  const RoleContext context{job, site, mesh, rank, node_ranks};
   const std::string bytes = config.SerializeAsString();
   void* object = nullptr;
   char message[256] = "";
@@ -44,7 +46,8 @@ inline float weight_of(int parameter, std::int64_t element, int version) {
   return static_cast<float>((parameter * 37 + element * 3 + version * 101) % 4093);
 }
 inline float gradient_of(int parameter, std::int64_t element, int rank, const Item& item) {
-  return static_cast<float>((parameter * 5 + element + rank * 11 + item.microbatch * 7 + item.block * 3) % 61);
+  return static_cast<float>((parameter * 5 + element + rank * 11 + item.microbatch * 7 + item.block * 3) %
+                            31);  // a few of them are exact in bf16
 }
 
 struct WorldShape {
@@ -52,7 +55,19 @@ struct WorldShape {
   MeshShape mesh;
   plugin::Fsdp config;
   Eager eager = Eager::compute;
+  int node_ranks = 1;  // of the shard axis; it is their multiple
 };
+
+// What a use sees of a weight that travelled in this format.
+inline bool is_rounded(float got, float weight, plugin::Fsdp::Gather format) {
+  switch (format) {
+    case plugin::Fsdp::BF16: return got == reference::from_bf16(reference::to_bf16(weight));
+    // Half a step of the weight's own exponent, or of the smallest one under a scale of at most 4093 / 224.
+    case plugin::Fsdp::FP8_E4M3:
+      return std::abs(got - weight) <= std::max(std::abs(weight) / 16, 0x1p-10f * 4093 / 224);
+    default: return got == weight;
+  }
+}
 
 // One rank.
 struct Rank {
@@ -62,7 +77,7 @@ struct Rank {
   const Placement& placement;
   DeferredBackend backend;
   std::vector<std::string> log;  // collectives, in the order issued
-  std::unique_ptr<Communicator> shard, replicate, expert_shard;
+  std::unique_ptr<Communicator> shard, replicate, expert_shard, node;
   std::unique_ptr<Parameters> fsdp;
   std::vector<std::vector<float>> gradients;  // of the fragments, as the last step left them
   int version = 0;
@@ -73,14 +88,14 @@ struct Rank {
 
   DeferredStream& compute() { return backend.device().stream(Resource::compute); }
   void start() {
-    fsdp = make_fsdp(shape.config, shape.mesh, rank);
+    fsdp = make_fsdp(shape.config, shape.mesh, rank, shape.node_ranks);
     fsdp->start(context());
     write_weights();
   }
-  // fsdp does not use the last three.
+  // fsdp uses neither expert nor world.
   StartContext context() {
     return {backend, table,  placement, coordinates(shape.mesh, rank), *shard, *replicate, *expert_shard,
-            *shard,  *shard, *shard};
+            *shard,  *shard, *node};
   }
   const UnitPlacement& place(int unit) const { return placement.unit(unit, coordinates(shape.mesh, rank)); }
   // What an optimizer does.
@@ -106,6 +121,11 @@ struct Rank {
       }
     }
   }
+  plugin::Fsdp::Gather format_of(int unit, UnitSegment which) const {
+    if (place(unit).ranks == 1 || which == UnitSegment::fp32) return plugin::Fsdp::FP32;
+    const bool experts = table.units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts;
+    return experts ? shape.config.gather_experts() : shape.config.gather_dense();
+  }
   void use(int index, const Item& item, const UnitUse& use) {
     const UnitViews views = fsdp->acquire(index, use.unit);
     EXPECT_EQ(static_cast<bool>(views.weights), use.needs_weights);
@@ -118,7 +138,8 @@ struct Rank {
     compute().put([=, this, now = version, &item] {
       each_element(use.unit, [&](int parameter, std::int64_t i, UnitSegment which, std::int64_t at) {
         const float weight = views.weights ? views.weights[which].as<float>()[at] : 0;
-        if (views.weights && wrong.empty() && weight != weight_of(parameter, i, now)) {
+        if (views.weights && wrong.empty() &&
+            !is_rounded(weight, weight_of(parameter, i, now), format_of(use.unit, which))) {
           wrong = fmt::format("rank {} item {}: element {} of {} is {}", rank, index, i,
                               table.parameters()[static_cast<std::size_t>(parameter)].name, weight);
         }
@@ -189,7 +210,8 @@ std::vector<std::vector<std::string>> in_world(const WorldShape& shape, Body bod
   };
   const MeshShape& mesh = shape.mesh;
   const auto shards = meetings(mesh.replicate, mesh.shard), replicas = meetings(mesh.shard, mesh.replicate),
-             expert_shards = meetings(mesh.replicate * mesh.expert, mesh.expert_shard());
+             expert_shards = meetings(mesh.replicate * mesh.expert, mesh.expert_shard()),
+             nodes = meetings(mesh.ranks() / shape.node_ranks, shape.node_ranks);
   std::vector<std::vector<std::string>> logs(static_cast<std::size_t>(shape.mesh.ranks()));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < shape.mesh.ranks(); ++rank) {
@@ -200,6 +222,8 @@ std::vector<std::vector<std::string>> in_world(const WorldShape& shape, Body bod
       mine.replicate = std::make_unique<MeetingCommunicator>(*replicas[at.shard], at.replicate, mine.log);
       mine.expert_shard = std::make_unique<MeetingCommunicator>(*expert_shards[at.replicate * mesh.expert + at.expert],
                                                                 at.expert_shard, mine.log, "experts: ");
+      mine.node = std::make_unique<MeetingCommunicator>(*nodes[rank / shape.node_ranks], rank % shape.node_ranks,
+                                                        mine.log, "node: ");
       mine.start();
       body(mine);
       EXPECT_EQ(mine.wrong, "");

@@ -1,0 +1,160 @@
+// fsdp with weights and gradients in fewer bits while they travel, and with a second copy inside the node.
+#include "runtime/base/random.h"
+#include "tests/plugins/fsdp/fsdp_world.h"
+
+namespace ananke::testing {
+namespace {
+
+using plugin::Fsdp;
+
+Fsdp wires(Fsdp::Gather dense, Fsdp::Gather experts, Fsdp::Reduce reduce, bool node_copy = false) {
+  Fsdp config = fsdp_config(true, 1, 1);
+  config.set_gather_dense(dense);
+  config.set_gather_experts(experts);
+  config.set_reduce_dense(reduce);
+  config.set_reduce_experts(reduce);
+  config.set_node_copy(node_copy);
+  return config;
+}
+
+std::vector<Fsdp> all_wires() {
+  return {wires(Fsdp::BF16, Fsdp::FP8_E4M3, Fsdp::BF16_ALL_TO_ALL),
+          wires(Fsdp::FP8_E4M3, Fsdp::BF16, Fsdp::FP32_REDUCE_SCATTER),
+          wires(Fsdp::FP8_E4M3, Fsdp::FP8_E4M3, Fsdp::BF16_ALL_TO_ALL, true),
+          wires(Fsdp::FP32, Fsdp::FP32, Fsdp::FP32_REDUCE_SCATTER, true)};
+}
+
+// Ranks of the shard axis on one node: the largest divisor below all of them, if there is one.
+int node_of(const MeshShape& mesh) {
+  for (int ranks = mesh.shard - 1; ranks > 1; --ranks) {
+    if (mesh.shard % ranks == 0) return ranks;
+  }
+  return mesh.shard;
+}
+
+std::vector<SmallModel> models() {
+  return {{.layers = 5, .experts = 5, .hidden = 12},
+          {.layers = 4, .experts = 3, .hidden = 7, .width = 3, .sparse_step = 2, .tied = true}};
+}
+
+TEST(FsdpMisuse, ANodeCopyWithoutASecondGatherIsRefused) {
+  Fsdp config = fsdp_config(false, 1);
+  config.set_node_copy(true);
+  try {
+    make_fsdp(config, {1, 2}, 0);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_NE(std::string(error.what()).find("reshard_after_forward"), std::string::npos) << error.what();
+  }
+}
+
+// Every use sees the weight rounded as its wire rounds it, or better; gradients are exact in bf16, so owners have plain
+// sums.
+TEST(FsdpWires, EveryItemSeesRoundedWeightsAndOwnersGetPlainSums) {
+  for (const SmallModel& model : models()) {
+    for (const MeshShape& mesh : {MeshShape{1, 1}, {1, 3}, {2, 4}, {1, 4, 2}, {1, 6, 3}}) {
+      for (const Eager eager : {Eager::compute, Eager::network, Eager::nvlink}) {
+        for (const Fsdp& config : all_wires()) {
+          SCOPED_TRACE(fmt::format("{}, {} experts, {}", to_string(mesh), model.experts, config.ShortDebugString()));
+          in_world({model, mesh, config, eager, node_of(mesh)}, [](Rank& rank) {
+            for (const LoopOrder order : {LoopOrder::microbatch_outer, LoopOrder::layer_outer}) {
+              const Schedule schedule = training_schedule(rank.table, 2, order);
+              rank.run(schedule);
+              rank.expect_sums(schedule);
+              rank.write_weights();
+              rank.run(evaluation_schedule(rank.table));
+            }
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(FsdpWires, PlanIsWhatTheLedgerShows) {
+  for (const MeshShape& mesh : {MeshShape{1, 1}, {1, 4}, {2, 4, 2}}) {
+    for (const Fsdp& config : all_wires()) {
+      in_world({models()[0], mesh, config, Eager::compute, node_of(mesh)}, [](Rank& rank) {
+        std::map<std::string, std::uint64_t> planned, used;
+        for (const PlanLine& line : rank.fsdp->plan(rank.table, rank.placement)) planned[line.purpose] += line.bytes;
+        for (const Arena::Line& line : rank.backend.device().memory().ledger()) used[line.purpose] += line.bytes;
+        EXPECT_EQ(planned, used) << to_string(rank.shape.mesh) << ' ' << rank.shape.config.ShortDebugString();
+      });
+    }
+  }
+}
+
+std::map<std::pair<std::string, UnitKind>, std::uint64_t> count(const Rank& rank, Direction direction) {
+  std::map<std::pair<std::string, UnitKind>, std::uint64_t> bytes;
+  for (const TrafficLine& line : rank.fsdp->traffic()) {
+    if (line.direction != direction) continue;
+    bytes[{line.axis, rank.table.units()[static_cast<std::size_t>(line.unit)].kind}] += line.bytes;
+  }
+  return bytes;
+}
+
+// Experts of whole blocks, so that the formula is short: a byte an element and one scale per 128 x 128 block against
+// two bytes; and two against four for gradients.
+TEST(FsdpWires, ExpertsMoveHalfTheBytesInFp8AndBf16) {
+  const SmallModel model{.layers = 1, .experts = 4, .hidden = 128, .vocabulary = 8, .width = 128};
+  const auto traffic = [&](const Fsdp& config, Direction direction) {
+    std::uint64_t bytes = 0;
+    in_world({model, {1, 2}, config}, [&](Rank& rank) {
+      rank.run(training_schedule(rank.table, 1, LoopOrder::microbatch_outer));
+      if (rank.rank == 0) bytes = count(rank, direction)[{"expert_shard", UnitKind::experts}];
+    });
+    return bytes;
+  };
+  const Fsdp narrow = wires(Fsdp::BF16, Fsdp::FP8_E4M3, Fsdp::BF16_ALL_TO_ALL);
+  const Fsdp wide = wires(Fsdp::BF16, Fsdp::BF16, Fsdp::FP32_REDUCE_SCATTER);
+  constexpr std::uint64_t elements = 2 * 3 * 128 * 128;  // of the other rank's two experts
+  const std::uint64_t gathers = traffic(wide, Direction::gather) / (2 * elements);
+  EXPECT_EQ(traffic(wide, Direction::gather), gathers * 2 * elements);
+  EXPECT_EQ(traffic(narrow, Direction::gather), gathers * (elements + 16));  // six scales, made up to 16
+  EXPECT_EQ(traffic(wide, Direction::reduce), 4 * elements);
+  EXPECT_EQ(traffic(narrow, Direction::reduce), 2 * elements);
+}
+
+// Of a dense unit only the first gather of a step crosses the network; the second brings the other slices of the node.
+TEST(FsdpWires, ANodeCopyKeepsTheSecondGatherInsideTheNode) {
+  const SmallModel model{.layers = 6, .experts = 2, .hidden = 16};
+  std::map<bool, std::map<std::pair<std::string, UnitKind>, std::uint64_t>> bytes;
+  for (const bool copy : {false, true}) {
+    Fsdp config = wires(Fsdp::BF16, Fsdp::BF16, Fsdp::FP32_REDUCE_SCATTER, copy);
+    config.set_prefetch_blocks(0);
+    in_world({model, {1, 4}, config, Eager::network, 2}, [&](Rank& rank) {
+      for (int step = 0; step < 2; ++step) {
+        rank.run(training_schedule(rank.table, 1, LoopOrder::microbatch_outer));
+        rank.write_weights();
+      }
+      if (rank.rank == 0) bytes[copy] = count(rank, Direction::gather);
+    });
+  }
+  const std::uint64_t twice = bytes[false][{"shard", UnitKind::dense}], once = bytes[true][{"shard", UnitKind::dense}];
+  EXPECT_EQ(once * 2, twice);
+  const std::uint64_t inside = bytes[true][{"node", UnitKind::dense}];
+  EXPECT_NEAR(static_cast<double>(inside), static_cast<double>(once) / 3 * 2, static_cast<double>(once) / 20);
+  EXPECT_EQ(bytes[true].count({"node", UnitKind::experts}), 0u);
+  EXPECT_EQ((bytes[true][{"expert_shard", UnitKind::experts}]), (bytes[false][{"expert_shard", UnitKind::experts}]));
+}
+
+// The sum is the same bits however it is cut, and in rank order: 1 + 2^-9 + 2^-9 in bf16 would lose what f32 keeps.
+TEST(FsdpWires, ChunksDoNotChangeTheSum) {
+  const SmallModel model{.layers = 2, .experts = 0, .hidden = 256, .vocabulary = 3000, .width = 8};
+  std::vector<std::vector<std::vector<float>>> results;
+  for (const unsigned mib : {1u, 64u}) {
+    Fsdp config = wires(Fsdp::FP32, Fsdp::FP32, Fsdp::BF16_ALL_TO_ALL);
+    config.set_reduce_chunk_mib(mib);
+    const auto logs = in_world({model, {1, 2}, config}, [&](Rank& rank) {
+      rank.run(training_schedule(rank.table, 1, LoopOrder::microbatch_outer));
+      if (rank.rank == 0) results.push_back(rank.gradients);
+    });
+    const auto exchanges = std::ranges::count_if(logs[0], [](auto& line) { return line.starts_with("exchange"); });
+    EXPECT_EQ(exchanges > 4, mib == 1) << exchanges;
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+}  // namespace
+}  // namespace ananke::testing
