@@ -110,7 +110,7 @@ int command_import(const Arguments& arguments) {
   if (!options.read(arguments)) return 0;
   const Model model = read_huggingface_config(folder);
   const ParameterTable table(model);
-  const HuggingfaceWeights weights(folder, model, table.parameters());
+  const HuggingfaceWeights weights(folder, model, table);
   if (!print_model) {
     std::printf("# %s: %zu parameters, %s elements, %s active per token\n", folder.c_str(), table.parameters().size(),
                 format_count(static_cast<double>(table.total())).c_str(),

@@ -109,6 +109,12 @@ void write_run_files(const Path& run_dir, const LoadedJob& job, const Site& site
   google::protobuf::TextFormat::PrintToString(site, &site_text);
   write_file(run_dir / "job.textproto", print_job(job));
   write_file(run_dir / "site.textproto", site_text);
+  if (job.job.training().force_balanced_routing()) {
+    write_file(
+        run_dir / "FORCED_BALANCE",
+        "training.force_balanced_routing was set: tokens were dealt to experts in turn, whatever the routers said.\n"
+        "The times here are of a balanced model; the weights and losses are of none.\n");
+  }
 }
 
 }  // namespace ananke

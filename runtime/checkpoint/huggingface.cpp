@@ -101,10 +101,10 @@ void check_tied_head(const Safetensors& tensors) {
 }  // namespace
 
 HuggingfaceWeights::HuggingfaceWeights(const std::filesystem::path& path, const Model& model,
-                                       std::span<const Parameter> parameters)
+                                       const ParameterTable& table)
     : tensors_(Safetensors::open(path)) {
   std::set<std::string> used;
-  for (const Parameter& parameter : parameters) {
+  for (const Parameter& parameter : table.parameters()) {
     if (parameter.name == head_name && !tensors_.contains(head_name)) {
       fail(ErrorKind::data, "{} has no {}, but tie_word_embeddings is false in the config", tensors_.path(), head_name);
     }
@@ -112,10 +112,20 @@ HuggingfaceWeights::HuggingfaceWeights(const std::filesystem::path& path, const 
     if (used.insert(stored.tensor).second) check_expert_count(tensors_, model, stored);
     stored_.emplace(parameter.name, std::move(stored));
   }
+  for (const Parameter& bias : table.buffers()) {
+    if (!tensors_.contains(bias.name)) {
+      stored_.emplace(bias.name, StoredParameter{"", 0, bias.shape.elements()});
+      continue;
+    }
+    stored_.emplace(bias.name, find_stored(tensors_, bias.name, bias.shape));
+    used.insert(bias.name);
+  }
   if (model.tie_word_embeddings() && tensors_.contains(head_name) && used.insert(head_name).second)
     check_tied_head(tensors_);
   for (const std::string& name : tensors_.names()) {
     if (used.contains(name) || name.ends_with(".rotary_emb.inv_freq")) continue;
+    const std::vector<std::int64_t>& shape = tensors_.info(name).shape;
+    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) continue;  // shared experts of width 0
     fail(ErrorKind::data,
          "{}: tensor {} {} belongs to no parameter of this model, which cannot be what its config means",
          tensors_.path(), name, to_string(tensors_.info(name).shape));
@@ -128,6 +138,10 @@ void HuggingfaceWeights::read(const std::string& name, std::span<float> out, std
   const StoredParameter& stored = found->second;
   ANANKE_CHECK(begin >= 0 && begin + static_cast<std::int64_t>(out.size()) <= stored.elements,
                "{} has {} elements, asked for {} from {}", name, stored.elements, out.size(), begin);
+  if (stored.tensor.empty()) {
+    std::fill(out.begin(), out.end(), 0.0F);
+    return;
+  }
   tensors_.read_f32(stored.tensor, out, stored.begin + begin);
 }
 

@@ -36,10 +36,11 @@ StoredParameter find_stored(const Safetensors& tensors, const std::string& name,
 
 // The weights of a folder (or file). Construction checks that it holds every parameter in its shape and nothing else:
 // a tensor that the model does not use means mathematics that it does not do.
-// Tied embeddings: lm_head.weight may be absent, or present and equal to the embedding.
+// Tied embeddings: lm_head.weight may be absent, or present and equal to the embedding. Router biases may be absent:
+// they are 0 then, as in transformers.
 class HuggingfaceWeights {
  public:
-  HuggingfaceWeights(const std::filesystem::path& path, const Model& model, std::span<const Parameter> parameters);
+  HuggingfaceWeights(const std::filesystem::path& path, const Model& model, const ParameterTable& table);
   // Elements [begin, begin + out.size()) of the parameter. Several threads may read at once.
   void read(const std::string& name, std::span<float> out, std::int64_t begin = 0) const;
 

@@ -106,7 +106,6 @@ constexpr Neutral neutral[] = {
     {"n_shared_experts", "0 null", "shared experts are not offered"},
     {"num_nextn_predict_layers", "0 null", "multi-token prediction is not offered"},
     {"num_shared_experts", "0 null", "shared experts are not offered"},
-    {"output_router_logits", "false null", "it adds an auxiliary loss to the loss, which is not offered"},
     {"partial_rotary_factor", "1 1.0 null", "RoPE turns whole heads here"},
     {"per_layer_config", "null {}", "all layers share one configuration"},
     {"pruned_heads", "{} null", "all heads are computed"},
@@ -262,21 +261,33 @@ void read_layer_types(ConfigReader& config) {
   if (!types->is(Json::Type::array)) config.refuse("layer_types", "must be a list");
 }
 
-std::uint32_t read_num_experts(ConfigReader& config) {
-  if (config.has("num_experts") && config.has("num_local_experts") &&
-      config.whole("num_experts") != config.whole("num_local_experts")) {
-    config.refuse("num_experts", fmt::format("but num_local_experts is {}", config.whole("num_local_experts")));
+// In the family's own name, or in the common one of transformers 5.
+std::uint32_t read_num_experts(ConfigReader& config, const char* own) {
+  constexpr const char* common = "num_local_experts";
+  const bool both = config.has(own) && config.has(common);
+  if (both && config.whole(own) != config.whole(common)) {
+    config.refuse(own, fmt::format("but {} is {}", common, config.whole(common)));
   }
-  const bool local = config.has("num_local_experts");
-  config.take(local ? "num_experts" : "num_local_experts");
-  return config.whole(local ? "num_local_experts" : "num_experts");
+  const bool local = config.has(common);
+  config.take(local ? own : common);
+  return config.whole(local ? common : own);
 }
 
-void read_experts(ConfigReader& config, Model& model) {
-  model.set_num_experts(read_num_experts(config));
-  model.set_norm_topk_prob(config.boolean("norm_topk_prob", false));
+void read_dense_layers(ConfigReader& config, Model& model) {
   model.set_decoder_sparse_step(config.positive("decoder_sparse_step", 1));
-  config.take("router_aux_loss_coef");  // used with output_router_logits only, which is refused
+  const Json* dense = config.take("mlp_only_layers");
+  if (!dense || dense->is(Json::Type::null)) return;
+  if (!dense->is(Json::Type::array)) config.refuse("mlp_only_layers", "must be a list of layer numbers");
+  for (const Json& item : dense->items()) {
+    const auto layer = item.as_unsigned();
+    if (!layer) config.refuse("mlp_only_layers", "must be a list of layer numbers");
+    if (*layer < model.num_hidden_layers()) model.add_mlp_only_layers(static_cast<std::uint32_t>(*layer));
+  }
+}
+
+void read_experts(ConfigReader& config, Model& model, const char* number) {
+  model.set_num_experts(read_num_experts(config, number));
+  model.set_norm_topk_prob(config.boolean("norm_topk_prob", false));
   const std::uint32_t chosen = config.positive("num_experts_per_tok", 8);
   if (model.num_experts() > 0) {
     model.set_moe_intermediate_size(config.positive("moe_intermediate_size"));
@@ -288,28 +299,75 @@ void read_experts(ConfigReader& config, Model& model) {
   } else {
     config.take("moe_intermediate_size");
   }
-  const Json* dense = config.take("mlp_only_layers");
-  if (!dense || dense->is(Json::Type::null)) return;
-  if (!dense->is(Json::Type::array)) config.refuse("mlp_only_layers", "must be a list of layer numbers");
-  for (const Json& item : dense->items()) {
-    const auto layer = item.as_unsigned();
-    if (!layer) config.refuse("mlp_only_layers", "must be a list of layer numbers");
-    if (*layer < model.num_hidden_layers()) model.add_mlp_only_layers(static_cast<std::uint32_t>(*layer));
+}
+
+// The auxiliary loss of Qwen3-MoE counts only with output_router_logits.
+void read_auxiliary_loss(ConfigReader& config, Model& model) {
+  if (config.boolean("output_router_logits", false)) model.set_output_router_logits(true);
+  const Json* coefficient = config.take("router_aux_loss_coef");
+  if (!coefficient) return;
+  const auto number = coefficient->as_double();
+  if (!number || *number < 0) config.refuse("router_aux_loss_coef", "must be a number of at least 0");
+  model.set_router_aux_loss_coef(*number);
+}
+
+// The router of DeepSeek-V3, in the words of dots1: sigmoid scores, a bias to choose by, groups.
+void read_sigmoid_router(ConfigReader& config, Model& model) {
+  model.set_scoring_func(Model::SIGMOID);
+  model.set_e_score_correction_bias(true);
+  model.set_routed_scaling_factor(config.above_zero("routed_scaling_factor", 1));
+  const std::uint32_t groups = config.positive("n_group", 1), kept = config.positive("topk_group", 1);
+  const std::uint32_t size = model.num_experts() / groups;
+  if (kept > groups) config.refuse("topk_group", fmt::format("but n_group is {}", groups));
+  if (size * groups != model.num_experts() || size < 2) {
+    config.refuse("n_group",
+                  fmt::format("{} experts do not make groups of equal size of at least 2", model.num_experts()));
+  }
+  if (model.num_experts_per_tok() > std::uint64_t{kept} * size) {
+    config.refuse("num_experts_per_tok", fmt::format("but {} groups of {} experts are kept", kept, size));
+  }
+  if (groups > 1) {
+    model.set_group_routing(Model::GROUPS_LIMITED_TOP_K);
+    model.set_n_group(groups);
+    model.set_topk_group(kept);
+  }
+  const std::uint32_t dense = config.whole("first_k_dense_replace", 0);
+  for (std::uint32_t layer = 0; layer < std::min(dense, model.num_hidden_layers()); ++layer) {
+    model.add_mlp_only_layers(layer);
+  }
+  const Json* scoring = config.take("scoring_func");
+  if (scoring && scoring->text() != "sigmoid" && scoring->text() != "noaux_tc") {
+    config.refuse("scoring_func", "only \"sigmoid\" goes with model_type \"dots1\"");
+  }
+  const Json* method = config.take("topk_method");
+  if (method && method->text() != "noaux_tc") config.refuse("topk_method", "only \"noaux_tc\" can be read");
+}
+
+// transformers lets layers from max_window_layers on slide over sliding_window tokens, unless layer_types says it all.
+void check_windows(ConfigReader& config, const Model& model) {
+  const Json* window = config.take("sliding_window");
+  const Json* types = config.take("layer_types");
+  const bool listed = types && !types->is(Json::Type::null), whole = window && window->is(Json::Type::null);
+  const std::uint32_t first = config.whole("max_window_layers", 62);
+  if (!listed && !whole && first < model.num_hidden_layers()) {
+    config.refuse("max_window_layers", fmt::format("layers {} to {} would attend a sliding window; attention sees the "
+                                                   "whole document",
+                                                   first, model.num_hidden_layers() - 1));
   }
 }
 
-void read_attention(ConfigReader& config, Model& model, bool moe) {
+void read_attention(ConfigReader& config, Model& model, std::uint32_t default_key_heads, bool divides) {
   const std::uint32_t heads = config.positive("num_attention_heads");
   model.set_num_attention_heads(heads);
   const Json* groups = config.take("num_key_value_heads");
   const bool own = groups && groups->is(Json::Type::null);
-  model.set_num_key_value_heads(own ? heads : config.positive("num_key_value_heads", moe ? 4 : 32));
+  model.set_num_key_value_heads(own ? heads : config.positive("num_key_value_heads", default_key_heads));
   if (heads % model.num_key_value_heads() != 0) {
     fail(ErrorKind::data, "{}: num_attention_heads {} is not a multiple of num_key_value_heads {}{}", config.path(),
          heads, model.num_key_value_heads(), groups ? "" : " (transformers' default)");
   }
   const Json* width = config.take("head_dim");
-  const bool divided = width ? width->is(Json::Type::null) : moe;
+  const bool divided = width ? width->is(Json::Type::null) : divides;
   if (divided && model.hidden_size() % heads != 0) {
     fail(ErrorKind::data, "{}: head_dim is missing and hidden_size {} is not a multiple of num_attention_heads {}",
          config.path(), model.hidden_size(), heads);
@@ -330,18 +388,27 @@ std::filesystem::path config_file(const std::filesystem::path& path) {
 Model read_huggingface_config(const std::filesystem::path& path) {
   ConfigReader config(config_file(path));
   const Json* type = config.take("model_type");
-  const bool moe = type && type->text() == "qwen3_moe";
-  if (!moe && !(type && type->text() == "qwen3")) {
-    if (!type)
-      fail(ErrorKind::data, "{}: model_type is missing; \"qwen3_moe\" and \"qwen3\" can be read", config.path());
-    config.refuse("model_type", "only \"qwen3_moe\" and \"qwen3\" can be read");
+  const std::string family = type ? type->text() : "";
+  const bool dense = family == "qwen3", sigmoid = family == "dots1";
+  if (!dense && !sigmoid && family != "qwen3_moe") {
+    constexpr const char* readable = R"("qwen3_moe", "qwen3" and "dots1" can be read)";
+    if (!type) fail(ErrorKind::data, "{}: model_type is missing; {}", config.path(), readable);
+    config.refuse("model_type", fmt::format("only {}", readable));
   }
   Model model;
   model.set_vocab_size(config.positive("vocab_size"));
   model.set_hidden_size(config.positive("hidden_size"));
   model.set_num_hidden_layers(config.positive("num_hidden_layers"));
-  read_attention(config, model, moe);
-  if (moe) read_experts(config, model);
+  read_attention(config, model, family == "qwen3_moe" ? 4 : 32, !dense);
+  if (!dense) read_experts(config, model, sigmoid ? "n_routed_experts" : "num_experts");
+  if (family == "qwen3_moe") {
+    read_dense_layers(config, model);
+    read_auxiliary_loss(config, model);
+  }
+  if (sigmoid) {
+    read_sigmoid_router(config, model);
+    check_windows(config, model);
+  }
   model.set_rms_norm_eps(config.above_zero("rms_norm_eps", 1e-6));
   model.set_rope_theta(read_rope_theta(config));
   model.set_tie_word_embeddings(config.boolean("tie_word_embeddings", false));
@@ -350,7 +417,7 @@ Model read_huggingface_config(const std::filesystem::path& path) {
     model.set_max_position_embeddings(config.positive("max_position_embeddings"));
   }
   read_layer_types(config);
-  config.take("sliding_window");  // transformers drops it unless use_sliding_window is true, which is refused
+  config.take("sliding_window");  // Qwen3's is dropped unless use_sliding_window is true, which is refused
   int dense_layers = 0;
   for (int layer = 0; layer < static_cast<int>(model.num_hidden_layers()); ++layer)
     dense_layers += !is_moe_layer(model, layer);

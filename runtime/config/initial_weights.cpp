@@ -30,6 +30,18 @@ std::string moe_layers(const Model& model) {
   return "[" + text + "]";
 }
 
+void add_router(Comparison& fields, const Model& folder, const Model& job) {
+  fields.add("norm_topk_prob", folder.norm_topk_prob(), job.norm_topk_prob());
+  fields.add("scoring_func", Model::ScoringFunc_Name(folder.scoring_func()),
+             Model::ScoringFunc_Name(job.scoring_func()));
+  fields.add("routed_scaling_factor", folder.routed_scaling_factor(), job.routed_scaling_factor());
+  fields.add("group_routing", Model::GroupRouting_Name(folder.group_routing()),
+             Model::GroupRouting_Name(job.group_routing()));
+  if (folder.group_routing() == Model::NO_GROUPS || folder.group_routing() != job.group_routing()) return;
+  fields.add("n_group", folder.n_group(), job.n_group());
+  fields.add("topk_group", folder.topk_group(), job.topk_group());
+}
+
 // What decides the mathematics; not how the weights were initialised, nor how long rows may be.
 std::string differences(const Model& folder, const Model& job) {
   Comparison fields;
@@ -46,7 +58,11 @@ std::string differences(const Model& folder, const Model& job) {
     fields.add("num_experts", folder.num_experts(), job.num_experts());
     fields.add("num_experts_per_tok", folder.num_experts_per_tok(), job.num_experts_per_tok());
     fields.add("moe_intermediate_size", folder.moe_intermediate_size(), job.moe_intermediate_size());
-    fields.add("norm_topk_prob", folder.norm_topk_prob(), job.norm_topk_prob());
+    add_router(fields, folder, job);
+  }
+  // A folder without biases is one whose biases are 0; they may begin to move.
+  if (folder.e_score_correction_bias() && !job.e_score_correction_bias()) {
+    fields.add("e_score_correction_bias", true, false);
   }
   if (folder.num_hidden_layers() == job.num_hidden_layers()) {
     fields.add("layers with experts (decoder_sparse_step, mlp_only_layers)", moe_layers(folder), moe_layers(job));
@@ -70,7 +86,7 @@ Problems check_initial_weights(const Job& job) {
                                               folder, text, folder)}};
     }
     const ParameterTable table(model);
-    const HuggingfaceWeights weights(folder, model, table.parameters());
+    const HuggingfaceWeights weights(folder, model, table);
   } catch (const Error& error) {
     return {{"initial_weights", fmt::format("is {}, which cannot be used: {}; to resume without it: --set "
                                             "initial_weights=",

@@ -136,6 +136,88 @@ Problems check_model(const Model& model) {
     add(&problems, "model.moe_intermediate_size", "is missing, but num_experts is {}; add the width of an expert's MLP",
         model.num_experts());
   }
+  append(&problems, check_router(model));
+  return problems;
+}
+
+namespace {
+
+// Of a grouped router whose groups are of equal size.
+Problems check_choice_in_groups(const Model& model, std::uint32_t size) {
+  Problems problems;
+  const std::uint32_t k = model.num_experts_per_tok(), groups = model.n_group();
+  if (model.group_routing() == Model::TOP_K_PER_GROUP) {
+    if (k % groups != 0) {
+      add(&problems, "model.num_experts_per_tok",
+          "is {}, no multiple of n_group {}; TOP_K_PER_GROUP takes the same number from every group: set it to {}", k,
+          groups, multiples_near(k, groups));
+    } else if (k / groups > size) {
+      add(&problems, "model.num_experts_per_tok",
+          "is {}, {} from each of {} groups, but a group has {} experts; lower it", k, k / groups, groups, size);
+    }
+    return problems;
+  }
+  if (size < 2) {
+    add(&problems, "model.n_group",
+        "is {} of {} experts, so that a group has {}; a group's value is the sum of its two best experts: lower "
+        "n_group",
+        groups, model.num_experts(), size);
+  }
+  if (!model.has_topk_group()) {
+    add(&problems, "model.topk_group", "is missing; GROUPS_LIMITED_TOP_K needs how many of the {} groups are kept",
+        groups);
+  } else if (model.topk_group() > groups) {
+    add(&problems, "model.topk_group", "is {}, more than n_group {}; lower it", model.topk_group(), groups);
+  } else if (k > std::uint64_t{model.topk_group()} * size) {
+    add(&problems, "model.num_experts_per_tok",
+        "is {}, but topk_group {} groups of {} experts have {}; lower it or keep more groups", k, model.topk_group(),
+        size, model.topk_group() * size);
+  }
+  return problems;
+}
+
+Problems check_groups(const Model& model) {
+  Problems problems;
+  const std::uint32_t groups = model.n_group();
+  const bool limited = model.group_routing() == Model::GROUPS_LIMITED_TOP_K;
+  if (!limited && model.has_topk_group()) {
+    add(&problems, "model.topk_group",
+        "is {}, but group_routing is {}; only GROUPS_LIMITED_TOP_K keeps groups: remove it", model.topk_group(),
+        Model::GroupRouting_Name(model.group_routing()));
+  }
+  if (model.group_routing() == Model::NO_GROUPS) {
+    if (groups > 1) {
+      add(&problems, "model.n_group",
+          "is {}, but group_routing is NO_GROUPS; set it to GROUPS_LIMITED_TOP_K or TOP_K_PER_GROUP, or remove n_group",
+          groups);
+    }
+  } else if (groups < 2) {
+    add(&problems, "model.n_group", "is {}, but group_routing is {}; set how many groups the {} experts form", groups,
+        Model::GroupRouting_Name(model.group_routing()), model.num_experts());
+  } else if (model.num_experts() % groups != 0) {
+    add(&problems, "model.n_group", "is {}, which does not divide num_experts {}; groups are of equal size", groups,
+        model.num_experts());
+  } else if (model.has_num_experts_per_tok()) {
+    append(&problems, check_choice_in_groups(model, model.num_experts() / groups));
+  }
+  return problems;
+}
+
+}  // namespace
+
+Problems check_router(const Model& model) {
+  Problems problems = check_groups(model);
+  for (int i = 0; i < model.router_bias_fixed_layers_size(); ++i) {
+    const std::uint32_t layer = model.router_bias_fixed_layers(i);
+    const std::string path = fmt::format("model.router_bias_fixed_layers[{}]", i);
+    if (!model.e_score_correction_bias()) {
+      add(&problems, path, "is layer {}, but e_score_correction_bias is not set, so no router has a bias; set it",
+          layer);
+    } else if (layer >= model.num_hidden_layers()) {
+      add(&problems, path, "is layer {}, but num_hidden_layers {} makes the last one {}", layer,
+          model.num_hidden_layers(), model.num_hidden_layers() - 1);
+    }
+  }
   return problems;
 }
 
@@ -294,6 +376,10 @@ Problems check_training(const Training& training) {
   if (!training.record_routing().empty() && !training.replay_routing().empty()) {
     add(&problems, "training.replay_routing", "is '{}' while record_routing is '{}'; a run does one or the other",
         training.replay_routing(), training.record_routing());
+  }
+  if (training.force_balanced_routing() && !training.replay_routing().empty()) {
+    add(&problems, "training.force_balanced_routing",
+        "is true while replay_routing is '{}'; a run takes its routing from one of the two", training.replay_routing());
   }
   return problems;
 }

@@ -28,6 +28,7 @@ bool has_dense_layer(const Model& model);
 bool has_moe_layer(const Model& model);
 
 Problems check_model(const Model& model);
+Problems check_router(const Model& model);  // part of check_model, for a model with experts
 Problems check_positions(const Model& model, const Training& training);
 Problems check_mesh(const Mesh& mesh, std::uint32_t ranks);
 // The expert axis deals experts: a model without any has nothing for it.

@@ -77,7 +77,8 @@ const std::vector<DeviceBatch>& BatchLoader::load(Stream& stream, const Rows& ro
                    device.targets.slice(0, tokens),
                    device.positions.slice(0, tokens),
                    {device.offsets.slice(0, segments + 1), segments, longest},
-                   device.whole};
+                   device.whole,
+                   tokens - std::count(rows.targets.begin() + begin, rows.targets.begin() + begin + tokens, -1)};
   }
   return batches_;
 }

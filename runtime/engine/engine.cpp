@@ -113,6 +113,7 @@ void Engine::settle() noexcept {
 Engine::~Engine() {
   settle();
   pass_.reset();
+  routers_.reset();
   roles_.activations.reset();
   roles_.experts.reset();
   roles_.parameters.reset();  // its buffers and communicator uses end before the communicators and the device
@@ -133,7 +134,11 @@ std::vector<Fragment> Engine::owned() const { return placement_.fragments(contex
 
 std::vector<PlanLine> Engine::plan(const PassLimits& limits) const {
   std::vector<PlanLine> lines = roles_.parameters->plan(table_, placement_);
-  for (PlanLine& line : Pass::plan(parts(), limits)) lines.push_back(std::move(line));
+  const auto add = [&](std::vector<PlanLine> more) {
+    for (PlanLine& line : more) lines.push_back(std::move(line));
+  };
+  add(Pass::plan(parts(), limits));
+  add(RouterBalancing::plan(context_.job.model(), table_, limits.microbatches));
   return lines;
 }
 
@@ -177,7 +182,9 @@ void Engine::start(const PassLimits& limits) {
   roles_.experts->start({context, Pass::expert_sizes(parts(), limits),
                          static_cast<int>(context_.job.model().num_hidden_layers()),
                          Pass::microbatches_in_flight(limits)});
-  pass_ = std::make_unique<Pass>(parts(), limits);
+  routers_ =
+      std::make_unique<RouterBalancing>(context_.job.model(), table_, *roles_.backend, *world_, limits.microbatches);
+  pass_ = std::make_unique<Pass>(parts(), limits, *routers_);
 }
 
 }  // namespace ananke

@@ -70,6 +70,8 @@ class Engine {
   // What this rank received since start, of all roles.
   Traffic traffic() const;
   Pass& pass() { return *pass_; }
+  RouterBalancing& routers() { return *routers_; }
+  const RouterBalancing& routers() const { return *routers_; }
   // Replicas hold equal fragments: those of the first count in sums, and are the ones written. Within a replica every
   // element has one owner, of dense units and of experts alike.
   bool first_replica() const { return at_.replicate == 0; }
@@ -87,6 +89,7 @@ class Engine {
   Placement placement_;
   std::unique_ptr<Communicator> world_, shard_, replicate_, expert_, node_;
   std::unique_ptr<Communicator> own_expert_shard_;  // null without an expert axis: it is the shard axis then
+  std::unique_ptr<RouterBalancing> routers_;
   std::unique_ptr<Pass> pass_;
   bool started_ = false;  // there may be work on the streams
 };

@@ -40,7 +40,7 @@ std::optional<Evaluator::Outcome> Evaluator::evaluate(Set& set, const std::funct
   while (batches.next(rows_per_pass_, rows)) {
     scalars_.begin(rows.valid_targets, stop_requested());
     const std::vector<DeviceBatch>& microbatches = loader_.load(engine_.compute(), rows);
-    engine_.pass().run(schedule_, {microbatches.data(), 1}, {scalars_.loss(), {}, {}, false});
+    engine_.pass().run(schedule_, {microbatches.data(), 1}, {scalars_.loss(), {}, {}, false, {}});
     scalars_.agree(0);
     const StepScalars::Outcome part = scalars_.read();
     if (part.stop) return std::nullopt;

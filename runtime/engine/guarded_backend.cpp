@@ -182,6 +182,98 @@ class GuardedAdamW final : public GuardedOperator<AdamWUpdate> {
   }
 };
 
+class GuardedRouterBalance final : public GuardedOperator<RouterBalance> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  void collect(Stream& stream, const Collect& a) override {
+    call("router_balance.collect", [&] { inner_.collect(stream, a); });
+  }
+  void factors(Stream& stream, const Factors& a) override {
+    call("router_balance.factors", [&] { inner_.factors(stream, a); });
+  }
+  void load(Stream& stream, const Load& a) override {
+    call("router_balance.load", [&] { inner_.load(stream, a); });
+  }
+  void update_bias(Stream& stream, const UpdateBias& a) override {
+    call("router_balance.update_bias", [&] { inner_.update_bias(stream, a); });
+  }
+  void summarise(Stream& stream, const Summarise& a) override {
+    call("router_balance.summarise", [&] { inner_.summarise(stream, a); });
+  }
+};
+
+class GuardedExchange final : public GuardedOperator<Exchange> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  std::size_t workspace(std::int64_t local_experts) const override {
+    return bytes("exchange.workspace", [&] { return inner_.workspace(local_experts); });
+  }
+  void plan(Stream& stream, const Plan& a) override {
+    call("exchange.plan", [&] { inner_.plan(stream, a); });
+  }
+  void pack(Stream& stream, const Pack& a) override {
+    call("exchange.pack", [&] { inner_.pack(stream, a); });
+  }
+  void collect(Stream& stream, const Collect& a) override {
+    call("exchange.collect", [&] { inner_.collect(stream, a); });
+  }
+  void expand(Stream& stream, const Expand& a) override {
+    call("exchange.expand", [&] { inner_.expand(stream, a); });
+  }
+  void combine(Stream& stream, const Combine& a) override {
+    call("exchange.combine", [&] { inner_.combine(stream, a); });
+  }
+  void combine_backward(Stream& stream, const CombineBackward& a) override {
+    call("exchange.combine_backward", [&] { inner_.combine_backward(stream, a); });
+  }
+  void expand_backward(Stream& stream, const ExpandBackward& a) override {
+    call("exchange.expand_backward", [&] { inner_.expand_backward(stream, a); });
+  }
+};
+
+class GuardedMomentum final : public GuardedOperator<Momentum> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  void accumulate(Stream& stream, const Accumulate& a) override {
+    call("momentum.accumulate", [&] { inner_.accumulate(stream, a); });
+  }
+  void apply(Stream& stream, const Apply& a) override {
+    call("momentum.apply", [&] { inner_.apply(stream, a); });
+  }
+};
+
+class GuardedNewtonSchulz final : public GuardedOperator<NewtonSchulz> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  std::size_t workspace(const Sizes& s) const override {
+    return bytes("newton_schulz.workspace", [&] { return inner_.workspace(s); });
+  }
+  void run(Stream& stream, const Arguments& a) override {
+    call("newton_schulz.run", [&] { inner_.run(stream, a); });
+  }
+};
+
+class GuardedWire final : public GuardedOperator<Wire> {
+ public:
+  using GuardedOperator::GuardedOperator;
+  void to_bf16(Stream& stream, const ToBf16& a) override {
+    call("wire.to_bf16", [&] { inner_.to_bf16(stream, a); });
+  }
+  void from_bf16(Stream& stream, const TensorView& x, const TensorView& y) override {
+    call("wire.from_bf16", [&] { inner_.from_bf16(stream, x, y); });
+  }
+  void landing_sum(Stream& stream, const LandingSum& a) override {
+    call("wire.landing_sum", [&] { inner_.landing_sum(stream, a); });
+  }
+  void quantise(Stream& stream, const TensorView& pieces, const TensorView& values, const TensorView& bytes) override {
+    call("wire.quantise", [&] { inner_.quantise(stream, pieces, values, bytes); });
+  }
+  void dequantise(Stream& stream, const TensorView& pieces, const TensorView& bytes,
+                  const TensorView& values) override {
+    call("wire.dequantise", [&] { inner_.dequantise(stream, pieces, bytes, values); });
+  }
+};
+
 struct GuardedOperators {
   GuardedOperators(const PluginGuard& guard, const OperatorSet& inner)
       : embedding(guard, *inner.embedding),
@@ -189,24 +281,47 @@ struct GuardedOperators {
         linear(guard, *inner.linear),
         attention(guard, *inner.attention),
         router(guard, *inner.router),
+        router_balance(guard, *inner.router_balance),
         permute(guard, *inner.permute),
+        exchange(guard, *inner.exchange),
         grouped_mlp(guard, *inner.grouped_mlp),
         head_loss(guard, *inner.head_loss),
         elementwise(guard, *inner.elementwise),
-        adamw(guard, *inner.adamw) {}
+        adamw(guard, *inner.adamw),
+        momentum(guard, *inner.momentum),
+        newton_schulz(guard, *inner.newton_schulz),
+        wire(guard, *inner.wire) {}
 
   GuardedEmbedding embedding;
   GuardedAddRmsNorm add_rms_norm;
   GuardedLinear linear;
   GuardedAttention attention;
   GuardedRouter router;
+  GuardedRouterBalance router_balance;
   GuardedPermute permute;
+  GuardedExchange exchange;
   GuardedGroupedMlp grouped_mlp;
   GuardedHeadLoss head_loss;
   GuardedElementwise elementwise;
   GuardedAdamW adamw;
-  const OperatorSet set = {&embedding, &add_rms_norm, &linear,    &attention,   &router,
-                           &permute,   &grouped_mlp,  &head_loss, &elementwise, &adamw};
+  GuardedMomentum momentum;
+  GuardedNewtonSchulz newton_schulz;
+  GuardedWire wire;
+  const OperatorSet set = {.embedding = &embedding,
+                           .add_rms_norm = &add_rms_norm,
+                           .linear = &linear,
+                           .attention = &attention,
+                           .router = &router,
+                           .router_balance = &router_balance,
+                           .permute = &permute,
+                           .exchange = &exchange,
+                           .grouped_mlp = &grouped_mlp,
+                           .head_loss = &head_loss,
+                           .elementwise = &elementwise,
+                           .adamw = &adamw,
+                           .momentum = &momentum,
+                           .newton_schulz = &newton_schulz,
+                           .wire = &wire};
 };
 
 // Streams and events stay the backend's own: what is given back to it must be of its classes. Exceptions and crashes of
@@ -291,8 +406,8 @@ class GuardedBackend final : public Guarded<Backend> {
     if (operators_) return operators_->set;
     const OperatorSet& set = call("operators", [&]() -> const OperatorSet& { return role_->operators(); });
     const bool complete = set.embedding && set.add_rms_norm && set.linear && set.attention && set.router &&
-                          set.permute && set.grouped_mlp && set.head_loss && set.elementwise && set.adamw &&
-                          set.momentum && set.newton_schulz && set.exchange && set.wire;
+                          set.router_balance && set.permute && set.exchange && set.grouped_mlp && set.head_loss &&
+                          set.elementwise && set.adamw && set.momentum && set.newton_schulz && set.wire;
     guard_.require(complete, "operators", "some operator is missing; a backend offers every one of OperatorSet");
     return operators_.emplace(guard_, set).set;
   }

@@ -53,10 +53,22 @@ void initialise(Device& device, const ParameterTable& table, std::span<const Own
 }
 
 void load_weights(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
-                  const HuggingfaceWeights& weights) {
+                  const HuggingfaceWeights& weights, const TensorView& router_biases) {
   fill(device, table, fragments, [&](const Parameter& parameter, std::int64_t begin, std::span<float> values) {
     weights.read(parameter.name, values, begin);
   });
+  if (!router_biases) return;
+  Buffer staging = device.host_memory().allocate(router_biases.bytes(), "initial weights");
+  auto* values = staging.view(DType::f32, router_biases.shape).as<float>();
+  std::size_t at = 0;
+  for (const Parameter& bias : table.buffers()) {
+    const auto count = static_cast<std::size_t>(bias.shape.elements());
+    weights.read(bias.name, {values + at, count});
+    at += count;
+  }
+  Stream& stream = device.stream(Resource::compute);
+  device.copy(stream, router_biases.data, values, router_biases.bytes());
+  stream.synchronize();
 }
 
 }  // namespace ananke

@@ -20,8 +20,9 @@ void initial_weights(const Parameter& parameter, std::uint64_t seed, double init
 // Fills every owned fragment on the device. Waits for the copies.
 void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
                 std::uint64_t seed, double initializer_range);
-// Likewise, with what this rank owns of `weights`; each rank reads its own part only.
+// Likewise, with what this rank owns of `weights`; each rank reads its own part only. `router_biases`: f32 [layers, E]
+// in the order of table.buffers(), which every rank holds; may be empty.
 void load_weights(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
-                  const HuggingfaceWeights& weights);
+                  const HuggingfaceWeights& weights, const TensorView& router_biases);
 
 }  // namespace ananke

@@ -5,6 +5,7 @@
 #include "ananke/model.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/model/rope.h"
+#include "runtime/model/router_rule.h"
 
 namespace ananke {
 namespace {
@@ -35,7 +36,7 @@ struct Pass::Memory {
     const Model& model = parts.model;
     // Sizes alone are asked of it, so it needs no cache.
     const Decoder decoder(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts,
-                          expert_sizes(parts, limits), {}, {});
+                          expert_sizes(parts, limits), router_rule(model), {}, {});
     const auto hidden_bytes = static_cast<std::size_t>(limits.tokens) * model.hidden_size() * sizeof(float);
     const auto slots = static_cast<std::size_t>(microbatches_in_flight(limits));
     rope = aligned(static_cast<std::size_t>(limits.positions) * model.head_dim() / 2 * sizeof(float)) * 2;
@@ -65,9 +66,10 @@ struct Pass::Memory {
   }
 };
 
-Pass::Pass(const PassParts& parts, const PassLimits& limits)
+Pass::Pass(const PassParts& parts, const PassLimits& limits, RouterBalancing& routers)
     : parts_(parts),
       limits_(limits),
+      routers_(routers),
       hidden_(parts.model.hidden_size()),
       k_(parts.model.num_experts_per_tok()),
       slots_(microbatches_in_flight(limits)),
@@ -93,8 +95,13 @@ Pass::Pass(const PassParts& parts, const PassLimits& limits)
   std::copy(cache.sine.begin(), cache.sine.end(), staging.view(DType::f32, shape, sizes.rope / 2).as<float>());
   device.copy(compute_, rope_.data(), staging.data(), sizes.rope);
   compute_.synchronize();
-  decoder_ = std::make_unique<Decoder>(model, parts.table, parts.placement, parts.at, parts.backend.operators(),
-                                       parts.experts, expert_sizes(parts, limits), cosine, sine);
+  decoder_ =
+      std::make_unique<Decoder>(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts,
+                                expert_sizes(parts, limits), router_rule(model, limits.forced_balance), cosine, sine);
+  const std::vector<Block>& blocks = parts.table.blocks();
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    if (blocks[b].moe) last_moe_ = static_cast<int>(b);
+  }
 }
 
 std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limits) {
@@ -134,6 +141,8 @@ void Pass::run(const Schedule& schedule, std::span<const DeviceBatch> batches, c
                  "a microbatch of {} tokens, longest segment {}; made for {} and {}", batch.tokens,
                  batch.segments.longest, limits_.tokens, limits_.longest);
   }
+  trains_ = std::any_of(schedule.begin(), schedule.end(), [](const Item& i) { return i.phase != Phase::forward; });
+  if (trains_) routers_.begin(batches, result.scale, result.router_losses);
   parts_.parameters.begin(schedule);
   for (std::size_t i = 0; i < schedule.size(); ++i) run_item(schedule, i, batches, result);
   parts_.parameters.finish();
@@ -159,12 +168,15 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
              {workspace_.data(), workspace_.bytes()},
              {},
              item.microbatch % slots_};
-  if (block.moe) io.routing = {routing(block.layer, item.microbatch, batch.tokens), result.replay_routing};
+  if (block.moe) io.routing = routing_decision(block, item, result, batch.tokens);
   const HeadOutput head{
       result.loss, result.scale,
       result.logits.empty() ? TensorView{} : result.logits[static_cast<std::size_t>(item.microbatch)]};
   switch (item.phase) {
-    case Phase::forward: forward(item, io, head); break;
+    case Phase::forward:
+      forward(item, io, head);
+      if (trains_ && item.block == last_moe_) routers_.forwards_done(item.microbatch);
+      break;
     case Phase::both: both(item, io, head); break;
     case Phase::backward: backward(item, io); break;
   }
@@ -172,6 +184,21 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
     if (item.phase != Phase::forward) parts_.parameters.reduce(number, use.unit);
     parts_.parameters.release(number, use.unit);
   }
+}
+
+// Statistics are of the forward alone, so that recompute and evaluation count nothing.
+RoutingDecision Pass::routing_decision(const Block& block, const Item& item, const Result& result,
+                                       std::int64_t tokens) {
+  RoutingDecision decision;
+  decision.indices = routing(block.layer, item.microbatch, tokens);
+  decision.decided = result.replay_routing;
+  decision.bias = routers_.bias(block.layer);
+  if (item.phase == Phase::backward) {
+    decision.factors = routers_.factors(item.microbatch);
+  } else if (trains_) {
+    decision.statistics = routers_.statistics(block.layer, item.microbatch);
+  }
+  return decision;
 }
 
 void Pass::forward(const Item& item, BlockIo& io, const HeadOutput& head) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/engine/router_balancing.h"
 #include "runtime/engine/schedule.h"
 #include "runtime/model/decoder.h"
 #include "runtime/roles/activations.h"
@@ -22,7 +23,8 @@ struct PassLimits {
   int microbatches = 1;
   LoopOrder order = LoopOrder::microbatch_outer;
   RecomputeMode recompute = RecomputeMode::none;
-  std::int64_t positions = 0;  // entries of the RoPE cache
+  std::int64_t positions = 0;   // entries of the RoPE cache
+  bool forced_balance = false;  // routers decide nothing (operators/router.h)
 };
 
 // What every pass is built of; all outlive it.
@@ -39,8 +41,8 @@ struct PassParts {
 
 class Pass {
  public:
-  // Allocates everything; run() allocates nothing.
-  Pass(const PassParts& parts, const PassLimits& limits);
+  // Allocates everything; run() allocates nothing. `routers` outlives the pass.
+  Pass(const PassParts& parts, const PassLimits& limits, RouterBalancing& routers);
   static std::vector<PlanLine> plan(const PassParts& parts, const PassLimits& limits);
   // What the experts role is started with, besides backend and communicator.
   static ExpertSizes expert_sizes(const PassParts& parts, const PassLimits& limits);
@@ -51,6 +53,9 @@ class Pass {
     TensorView scale;                    // f32 [1]: what the gradients are of: scale x loss
     std::span<const TensorView> logits;  // per microbatch, or empty
     bool replay_routing = false;         // routing(...) holds the decisions
+    // f64 [2], added to by a schedule with gradients: this rank's part of what the routers add to scale x loss,
+    // {auxiliary loss, z-loss}. Empty: nobody asks; their gradients are made all the same.
+    TensorView router_losses;
   };
   void run(const Schedule& schedule, std::span<const DeviceBatch> batches, const Result& result);
 
@@ -66,11 +71,15 @@ class Pass {
   void forward(const Item& item, BlockIo& io, const HeadOutput& head);
   void both(const Item& item, BlockIo& io, const HeadOutput& head);
   void backward(const Item& item, BlockIo& io);
+  RoutingDecision routing_decision(const Block& block, const Item& item, const Result& result, std::int64_t tokens);
 
   PassParts parts_;
   PassLimits limits_;
+  RouterBalancing& routers_;
   std::int64_t hidden_, k_;
-  int slots_;  // microbatches in flight at once
+  int slots_;            // microbatches in flight at once
+  int last_moe_ = -1;    // block
+  bool trains_ = false;  // the schedule under way has gradients
   Stream& compute_;
   Buffer rope_, saved_memory_, workspace_, gradients_, routing_;
   std::vector<std::size_t> saved_offset_;  // per block, of slot 0

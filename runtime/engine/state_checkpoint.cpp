@@ -4,11 +4,15 @@ namespace ananke {
 
 StateCheckpoint::StateCheckpoint(Engine& engine, const OptimizerStep& optimizer, Checkpoints& checkpoints)
     : engine_(engine), checkpoints_(checkpoints) {
-  for (const OwnedFragment& fragment : engine.parameters().fragments()) {
-    tensors_.push_back({&fragment, "weight", fragment.weight, {}});
-  }
-  for (const OptimizerStep::State& state : optimizer.states()) {
-    tensors_.push_back({state.fragment, state.name, state.values, {}});
+  const auto add = [&](const Fragment& where, std::string state, const TensorView& values) {
+    const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(where.parameter)];
+    tensors_.push_back({&parameter, where.begin, where.count, std::move(state), values, {}});
+  };
+  for (const OwnedFragment& fragment : engine.parameters().fragments()) add(fragment.where, "weight", fragment.weight);
+  for (const OptimizerStep::State& state : optimizer.states()) add(state.fragment->where, state.name, state.values);
+  owned_ = tensors_.size();
+  for (const Parameter& bias : engine.table().buffers()) {
+    tensors_.push_back({&bias, 0, bias.shape.elements(), "weight", engine.routers().bias(bias.layer), {}});
   }
   std::size_t bytes = 0;
   for (const Tensor& tensor : tensors_) bytes += tensor.on_device.bytes();
@@ -28,17 +32,20 @@ std::vector<PlanLine> StateCheckpoint::plan(const ParameterTable& table, const s
     const std::size_t states = optimizers.at(chosen[index])->states(table.parameters()[index]).size();
     bytes += static_cast<std::uint64_t>(fragment.count) * sizeof(float) * (1 + states);
   }
+  for (const Parameter& bias : table.buffers()) {
+    bytes += static_cast<std::uint64_t>(bias.shape.elements()) * sizeof(float);
+  }
   return {{"checkpoint staging", Place::host, bytes}};
 }
 
+// Of the first `count` tensors.
 template <class Piece>
-std::vector<Piece> StateCheckpoint::pieces() const {
+std::vector<Piece> StateCheckpoint::pieces(std::size_t count) const {
   std::vector<Piece> pieces;
-  for (const Tensor& tensor : tensors_) {
-    const Fragment& where = tensor.fragment->where;
-    const Parameter& parameter = engine_.table().parameters()[static_cast<std::size_t>(where.parameter)];
-    pieces.push_back(
-        {parameter.name, tensor.state, parameter.shape, where.begin, where.count, tensor.on_host.as<float>()});
+  for (std::size_t i = 0; i < count; ++i) {
+    const Tensor& tensor = tensors_[i];
+    pieces.push_back({tensor.parameter->name, tensor.state, tensor.parameter->shape, tensor.begin, tensor.count,
+                      tensor.on_host.as<float>()});
   }
   return pieces;
 }
@@ -51,13 +58,13 @@ void StateCheckpoint::save(const TrainingProgress& progress, int keep_last) {
       engine_.device().copy(compute, tensor.on_host.data, tensor.on_device.data, tensor.on_device.bytes());
     }
     compute.synchronize();
-    fragments = pieces<StateFragment>();
+    fragments = pieces<StateFragment>(engine_.context().rank == 0 ? tensors_.size() : owned_);
   }
   checkpoints_.save(progress, engine_.context().job, fragments, keep_last);
 }
 
 std::optional<LoadedState> StateCheckpoint::load(const ResumeCheck& check) {
-  std::optional<LoadedState> loaded = checkpoints_.load_newest(pieces<StateTarget>(), check);
+  std::optional<LoadedState> loaded = checkpoints_.load_newest(pieces<StateTarget>(tensors_.size()), check);
   if (!loaded) return loaded;
   Stream& compute = engine_.compute();
   for (const Tensor& tensor : tensors_) {

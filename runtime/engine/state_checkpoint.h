@@ -1,4 +1,5 @@
-// Between the device and checkpoints: weights and optimizer state of what this rank owns.
+// Between the device and checkpoints: weights and optimizer state of what this rank owns, and the routers' biases,
+// which every rank holds and rank 0 writes.
 #pragma once
 
 #include <optional>
@@ -23,18 +24,20 @@ class StateCheckpoint {
 
  private:
   struct Tensor {
-    const OwnedFragment* fragment;
+    const Parameter* parameter;
+    std::int64_t begin, count;
     std::string state;
     TensorView on_device;
     TensorView on_host;  // in the staging buffer
   };
   template <class Piece>
-  std::vector<Piece> pieces() const;
+  std::vector<Piece> pieces(std::size_t count) const;
 
   Engine& engine_;
   Checkpoints& checkpoints_;
   Buffer staging_;  // allocated once: first touch of memory is slow
   std::vector<Tensor> tensors_;
+  std::size_t owned_ = 0;  // tensors_ from here on are held by every rank
 };
 
 }  // namespace ananke

@@ -5,40 +5,44 @@
 namespace ananke {
 namespace {
 
-constexpr std::size_t value_bytes = 4 * sizeof(double);
+constexpr std::int64_t own_values = 6;
+constexpr std::size_t value_bytes = own_values * sizeof(double);
 constexpr std::size_t small_bytes = 768;  // three scalars, each aligned
 
 }  // namespace
 
-StepScalars::StepScalars(Backend& backend, Communicator& world)
+StepScalars::StepScalars(Backend& backend, Communicator& world, std::int64_t more)
     : backend_(backend),
       world_(world),
+      more_(more),
       host_(backend.device().host_memory().allocate(value_bytes, "step scalars (host)")),
-      values_(backend.device().memory().allocate(value_bytes, "step scalars")),
+      values_(backend.device().memory().allocate(value_bytes + static_cast<std::size_t>(more) * sizeof(double),
+                                                 "step scalars")),
       small_(backend.device().memory().allocate(small_bytes, "step scalars")),
       before_(backend.device().make_event()),
       after_(backend.device().make_event()) {}
 
-std::vector<PlanLine> StepScalars::plan() {
-  return {{"step scalars", Place::device, value_bytes + small_bytes},
-          {"step scalars (host)", Place::host, value_bytes}};
+std::vector<PlanLine> StepScalars::plan(std::int64_t more) {
+  return {
+      {"step scalars", Place::device, value_bytes + static_cast<std::uint64_t>(more) * sizeof(double) + small_bytes},
+      {"step scalars (host)", Place::host, value_bytes}};
 }
 
 void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {
   Device& device = backend_.device();
   Stream& compute = device.stream(Resource::compute);
-  auto* host = host_.view(DType::f64, {4}).as<double>();
-  host[0] = host[1] = 0;
+  auto* host = host_.view(DType::f64, {own_values}).as<double>();
+  host[0] = host[1] = host[3] = host[4] = 0;
   host[2] = stop_requested ? 1 : 0;
-  host[3] = static_cast<double>(valid_targets);  // exact below 2^53
+  host[5] = static_cast<double>(valid_targets);  // exact below 2^53
   device.copy(compute, values_.data(), host, value_bytes);
-  const TensorView count = values_.view(DType::f64, {1}, 3 * sizeof(double));
+  const TensorView count = values_.view(DType::f64, {1}, 5 * sizeof(double));
   all_reduce(count);
   backend_.operators().elementwise->reciprocal(compute, count, loss_scale());
 }
 
 void StepScalars::agree(double clip_norm) {
-  all_reduce(values_.view(DType::f64, {3}));
+  all_reduce(values_.view(DType::f64, {5}));
   backend_.operators().elementwise->clip(backend_.device().stream(Resource::compute),
                                          {square_sum(), loss(), clip_norm, clip_scale(), finite()});
 }
@@ -54,14 +58,17 @@ void StepScalars::all_reduce(const TensorView& values) {
 }
 
 StepScalars::Outcome StepScalars::read() {
-  double values[4];
-  backend_.device().read(values_.view(DType::f64, {4}), values);
+  std::vector<double> values(static_cast<std::size_t>(own_values + more_));
+  backend_.device().read(values_.view(DType::f64, {own_values + more_}), values.data());
   Outcome outcome;
   outcome.loss_sum = values[0];
   outcome.gradient_norm = std::sqrt(values[1]);
   outcome.stop = values[2] > 0;
-  outcome.valid_targets = static_cast<std::int64_t>(values[3]);
+  outcome.auxiliary_loss = values[3];
+  outcome.z_loss = values[4];
+  outcome.valid_targets = static_cast<std::int64_t>(values[5]);
   outcome.finite = std::isfinite(values[0]) && std::isfinite(values[1]);
+  outcome.more.assign(values.begin() + own_values, values.end());
   return outcome;
 }
 

@@ -12,16 +12,20 @@ namespace ananke {
 
 class StepScalars {
  public:
-  StepScalars(Backend& backend, Communicator& world);
-  static std::vector<PlanLine> plan();
+  // `more`: f64 values of somebody else that the one read of a step brings along.
+  StepScalars(Backend& backend, Communicator& world, std::int64_t more = 0);
+  static std::vector<PlanLine> plan(std::int64_t more = 0);
 
   // Before the first backward: sums the ranks' target counts; scale() becomes 1 / that. Clears loss and square sum.
   void begin(std::int64_t valid_targets, bool stop_requested);
-  // After the last reduction: sums loss, square sums and stop requests; decides clip scale and finiteness.
+  // After the last reduction: sums losses, square sums and stop requests; decides clip scale and finiteness.
   void agree(double clip_norm);
 
   TensorView loss() const { return values_.view(DType::f64, {1}, 0); }
   TensorView square_sum() const { return values_.view(DType::f64, {1}, sizeof(double)); }
+  // f64 [2]: {auxiliary loss, z-loss} of the routers, per valid target: what they add to loss x loss_scale.
+  TensorView router_losses() const { return values_.view(DType::f64, {2}, 3 * sizeof(double)); }
+  TensorView more() const { return values_.view(DType::f64, {more_}, 6 * sizeof(double)); }
   TensorView loss_scale() const { return small_.view(DType::f32, {1}, 0); }  // 1 / valid targets
   TensorView clip_scale() const { return small_.view(DType::f32, {1}, 256); }
   TensorView finite() const { return small_.view(DType::i32, {1}, 512); }
@@ -29,9 +33,11 @@ class StepScalars {
   struct Outcome {
     double loss_sum = 0;  // nats, over all valid targets
     double gradient_norm = 0;
+    double auxiliary_loss = 0, z_loss = 0;  // per valid target, coefficients included
     std::int64_t valid_targets = 0;
     bool stop = false;  // some rank was asked to stop
     bool finite = false;
+    std::vector<double> more;
     double loss() const { return valid_targets ? loss_sum / static_cast<double>(valid_targets) : 0; }
   };
   // The one device read of a step.
@@ -41,7 +47,9 @@ class StepScalars {
   void all_reduce(const TensorView& values);
   Backend& backend_;
   Communicator& world_;
-  Buffer host_, values_, small_;  // values_: f64 {loss, square sum, stop, valid targets}
+  std::int64_t more_;
+  // values_: f64 {loss, square sum, stop, auxiliary loss, z-loss, valid targets, more}
+  Buffer host_, values_, small_;
   std::unique_ptr<Event> before_, after_;
 };
 

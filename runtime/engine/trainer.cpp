@@ -85,6 +85,7 @@ PassLimits pass_limits(const Job& job) {
   limits.order = training.microbatches_per_gather() == 1 ? LoopOrder::microbatch_outer : LoopOrder::layer_outer;
   limits.recompute = training.recompute() == Training::FULL ? RecomputeMode::full : RecomputeMode::none;
   limits.positions = job.model().max_position_embeddings();
+  limits.forced_balance = training.force_balanced_routing();
   return limits;
 }
 
@@ -115,7 +116,7 @@ std::vector<PlanLine> Trainer::plan() const {
   };
   add(engine_.plan(limits_));
   add(BatchLoader::plan(limits_.microbatches, training.rows_per_microbatch(), training.sequence_length()));
-  add(StepScalars::plan());
+  add(StepScalars::plan(RouterBalancing::summary_size(engine_.table())));
   add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
                           engine_.backend().operators(), owned));
   add(StateCheckpoint::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
@@ -131,7 +132,7 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   engine_.start(limits_);
   loader_ = std::make_unique<BatchLoader>(engine_.device(), limits_.microbatches, training.rows_per_microbatch(),
                                           training.sequence_length());
-  scalars_ = std::make_unique<StepScalars>(engine_.backend(), engine_.world());
+  scalars_ = std::make_unique<StepScalars>(engine_.backend(), engine_.world(), engine_.routers().summary_size());
   compare_matrix_work();
   if (const std::string work = describe(matrix_work_); !work.empty()) log_info("{}", work);
   optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
@@ -148,6 +149,9 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   }
   if (resume_run) resume(changes);
   if (!saved_step_) make_weights();
+  if (training.force_balanced_routing()) {
+    tell_event(RunEvent::STARTED, "training.force_balanced_routing: tokens are dealt to experts in turn; a sizing run");
+  }
   for (const std::string& used :
        rendezvous_.exchange_after_work("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
     memory_bytes_ = std::max<std::uint64_t>(memory_bytes_, std::stoull(used));
@@ -176,7 +180,7 @@ void Trainer::make_weights() {
   } else {
     control_.phase("reading initial weights", 0);
     load_weights(engine_.device(), engine_.table(), fragments,
-                 HuggingfaceWeights(folder, job_.model(), engine_.table().parameters()));
+                 HuggingfaceWeights(folder, job_.model(), engine_.table()), engine_.routers().biases());
   }
   engine_.parameters().updated();
   tell_event(RunEvent::STARTED, folder.empty() ? "weights made from the seed" : "weights from " + folder);
@@ -226,11 +230,18 @@ bool Trainer::train_step() {
   scalars_->begin(rows_.valid_targets, control_.stop_requested());
   const std::vector<DeviceBatch>& batches = loader_->load(engine_.compute(), rows_);
   routing_->before_step(step, batches);
-  engine_.pass().run(schedule_, batches, {scalars_->loss(), scalars_->loss_scale(), {}, routing_->replays()});
+  engine_.pass().run(schedule_, batches,
+                     {.loss = scalars_->loss(),
+                      .scale = scalars_->loss_scale(),
+                      .logits = {},
+                      .replay_routing = routing_->replays(),
+                      .router_losses = scalars_->router_losses()});
   if (engine_.first_replica()) optimizer_->add_square_sum(*scalars_);
+  engine_.routers().sum_load();
   scalars_->agree(training.clip_norm());
   const double lr_factor = learning_rate_factor(job_.learning_rate(), training.steps(), step);
   optimizer_->update(*scalars_, progress_.optimizer_steps + 1, lr_factor);
+  engine_.routers().update(scalars_->finite(), scalars_->more());
   engine_.parameters().updated();
   const StepScalars::Outcome outcome = scalars_->read();
   routing_->after_step(step, batches);
@@ -285,6 +296,7 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   record.set_tokens_per_second(static_cast<double>(outcome.valid_targets) / seconds);
   record.set_memory_bytes(memory_bytes_);
   record.set_skipped(!outcome.finite);
+  report_routing(outcome, record);
   const auto since = [](std::uint64_t now, std::uint64_t& before) { return now - std::exchange(before, now); };
   record.set_device_reads(since(engine_.device().reads(), reads_));
   traffic_.report(traffic(), record);
@@ -295,6 +307,27 @@ Traffic Trainer::traffic() const {
   Traffic all = engine_.traffic();
   for (TrafficLine& line : optimizer_->traffic()) all.push_back(std::move(line));
   return all;
+}
+
+void Trainer::report_routing(const StepScalars::Outcome& outcome, StepRecord& record) const {
+  const RouterBalancing& routers = engine_.routers();
+  if (routers.has_auxiliary_loss()) record.set_auxiliary_loss(outcome.auxiliary_loss);
+  if (routers.has_z_loss()) record.set_router_z_loss(outcome.z_loss);
+  if (job_.training().force_balanced_routing()) record.set_forced_balance(true);
+  if (routers.summary_size() == 0) return;
+  RoutingRecord& routing = *record.mutable_routing();
+  for (const RouterBalancing::LayerLoad& load : routers.describe(outcome.more)) {
+    routing.add_layer(static_cast<std::uint32_t>(load.layer));
+    routing.add_load_min(load.smallest);
+    routing.add_load_max(load.largest);
+    routing.add_load_mean(load.mean);
+    routing.add_imbalance(load.mean > 0 ? load.largest / load.mean : 0);
+    routing.add_entropy(load.entropy);
+    routing.add_dropped(load.dropped);
+    if (!routers.biased()) continue;
+    routing.add_bias_min(load.bias_lowest);
+    routing.add_bias_max(load.bias_highest);
+  }
 }
 
 bool Trainer::evaluate() {

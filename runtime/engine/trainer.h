@@ -47,6 +47,7 @@ class Trainer {
   void make_weights();
   bool train_step();  // false: some rank was asked to stop
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
+  void report_routing(const StepScalars::Outcome& outcome, StepRecord& record) const;
   void check_finite(const StepScalars::Outcome& outcome);
   std::string of_some_rank(const std::string& what, const std::string& mine);
   Traffic traffic() const;  // of all roles and the optimizers

@@ -8,8 +8,8 @@
 namespace ananke {
 
 Decoder::Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                 const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, TensorView rope_cosine,
-                 TensorView rope_sine)
+                 const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, const RouterRule& rule,
+                 TensorView rope_cosine, TensorView rope_sine)
     : table_(table),
       placement_(placement),
       at_(at),
@@ -31,7 +31,7 @@ Decoder::Decoder(const Model& model, const ParameterTable& table, const Placemen
       expert_width_(model.moe_intermediate_size()),
       dense_width_(model.intermediate_size()),
       eps_(model.rms_norm_eps()),
-      normalise_(model.norm_topk_prob()),
+      rule_(rule),
       tied_(model.tie_word_embeddings()) {
   for (const Block& block : table.blocks()) {
     if (block.kind != BlockKind::layer) continue;

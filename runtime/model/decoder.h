@@ -28,12 +28,17 @@ struct DeviceBatch {
   TensorView positions;     // i32 [T]
   Segments segments;
   TensorView whole;  // i32 [2] = {0, T}: all tokens as one group, for dense MLPs
+  std::int64_t valid_targets = 0;
 };
 
-// The routing decision of one layer and microbatch: kept apart from what a recompute makes again.
+// The routing decision of one layer and microbatch, kept apart from what a recompute makes again, and what goes in and
+// out around it (operators/router.h).
 struct RoutingDecision {
-  TensorView indices;    // i32 [T, k]; empty for a dense layer
-  bool decided = false;  // the indices are given (recompute, replay): do not decide again
+  TensorView indices;     // i32 [T, k]; empty for a dense layer
+  bool decided = false;   // the indices are given (recompute, replay): do not decide again
+  TensorView bias;        // [E], chosen by but not weighed with; or empty
+  TensorView statistics;  // f64 [2E + 2], written by a forward; or empty
+  TensorView factors;     // [E + 1], gradients of the statistics for a backward; or empty
 };
 
 struct BlockIo {
@@ -57,8 +62,8 @@ class Decoder {
   // made again, chunk by chunk. rope_cosine, rope_sine: [max positions, head_dim / 2] on the device. All arguments
   // outlive the decoder.
   Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-          const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, TensorView rope_cosine,
-          TensorView rope_sine);
+          const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, const RouterRule& rule,
+          TensorView rope_cosine, TensorView rope_sine);
 
   std::size_t saved_bytes(const Block& block, std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
   std::size_t workspace_bytes(std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
@@ -129,7 +134,8 @@ class Decoder {
   std::int64_t hidden_, vocabulary_, query_heads_, key_heads_, head_dim_;
   std::int64_t expert_count_, k_, expert_width_, dense_width_;
   double eps_;
-  bool normalise_, tied_, any_moe_ = false, any_dense_ = false;
+  RouterRule rule_;
+  bool tied_, any_moe_ = false, any_dense_ = false;
 };
 
 }  // namespace ananke

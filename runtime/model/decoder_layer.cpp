@@ -42,9 +42,17 @@ void Decoder::mlp_forward(Stream& stream, const Block& block, const BlockIo& io,
         stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), scratch.a, saved.mlp, scratch.operators});
     return;
   }
-  operators_.router->forward(
-      stream, {saved.n2, parameter(block, 0, router_gate, io, false), normalise_, io.routing.decided,
-               io.routing.indices, saved.routing_weights, saved.routing_counts, saved.router, scratch.operators});
+  operators_.router->forward(stream, {.x = saved.n2,
+                                      .gate = parameter(block, 0, router_gate, io, false),
+                                      .bias = io.routing.bias,
+                                      .rule = rule_,
+                                      .replay = io.routing.decided,
+                                      .indices = io.routing.indices,
+                                      .weights = saved.routing_weights,
+                                      .counts = saved.routing_counts,
+                                      .statistics = io.routing.statistics,
+                                      .saved = saved.router,
+                                      .workspace = scratch.operators});
   if (whole) experts_forward(stream, block, io, saved, scratch);
 }
 
@@ -57,9 +65,17 @@ void Decoder::mlp_backward(Stream& stream, const Block& block, const BlockIo& io
     return;
   }
   experts_backward(stream, block, io, saved, scratch, dy);
-  operators_.router->backward(stream, {saved.n2, parameter(block, 0, router_gate, io, false), normalise_,
-                                       io.routing.indices, saved.routing_weights, scratch.d_weights, scratch.b,
-                                       parameter(block, 0, router_gate, io, true), saved.router, scratch.operators});
+  operators_.router->backward(stream, {.x = saved.n2,
+                                       .gate = parameter(block, 0, router_gate, io, false),
+                                       .rule = rule_,
+                                       .indices = io.routing.indices,
+                                       .weights = saved.routing_weights,
+                                       .dweights = scratch.d_weights,
+                                       .factors = io.routing.factors,
+                                       .dx = scratch.b,
+                                       .dgate = parameter(block, 0, router_gate, io, true),
+                                       .saved = saved.router,
+                                       .workspace = scratch.operators});
 }
 
 void Decoder::layer_forward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,

@@ -86,6 +86,10 @@ void ParameterTable::add_layer(const Model& model, int layer) {
   if (moe) {
     const std::int64_t width = model.moe_intermediate_size();
     here("mlp.gate.weight", {model.num_experts(), hidden}, ParameterKind::router);
+    if (model.e_score_correction_bias()) {
+      buffers_.push_back(
+          {prefix + "mlp.gate.e_score_correction_bias", {model.num_experts()}, ParameterKind::router, -1, layer, -1});
+    }
     const int experts = add_unit(fmt::format("layer.{}.experts", layer), UnitKind::experts);
     units.push_back(experts);
     for (int e = 0; e < static_cast<int>(model.num_experts()); ++e) {

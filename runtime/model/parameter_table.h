@@ -51,7 +51,10 @@ class ParameterTable {
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
   const std::vector<Unit>& units() const noexcept { return units_; }
   const std::vector<Block>& blocks() const noexcept { return blocks_; }  // embedding, layers, head
-  int find(std::string_view name) const noexcept;                        // -1 if there is none
+  // What is kept, exported and loaded like a parameter but has no gradient and no unit (-1): the routers' biases, f32
+  // [E] per MoE layer, equal on every rank.
+  const std::vector<Parameter>& buffers() const noexcept { return buffers_; }
+  int find(std::string_view name) const noexcept;  // -1 if there is none
   std::int64_t total() const noexcept { return total_; }
   std::int64_t active() const noexcept { return active_; }  // per token: k experts of each MoE layer
   // Forward and backward per token of a row of `context` tokens without document cuts, causal half counted:
@@ -62,7 +65,7 @@ class ParameterTable {
   int add_unit(std::string name, UnitKind kind);
   void add(std::string name, Shape shape, ParameterKind kind, int unit, int layer = -1, int expert = -1);
   void add_layer(const Model& model, int layer);
-  std::vector<Parameter> parameters_;
+  std::vector<Parameter> parameters_, buffers_;
   std::vector<Unit> units_;
   std::vector<Block> blocks_;
   std::int64_t total_ = 0;

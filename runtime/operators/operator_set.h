@@ -15,6 +15,7 @@
 #include "runtime/operators/newton_schulz.h"
 #include "runtime/operators/permute.h"
 #include "runtime/operators/router.h"
+#include "runtime/operators/router_balance.h"
 #include "runtime/operators/wire.h"
 
 namespace ananke {
@@ -26,6 +27,7 @@ struct OperatorSet {
   Linear* linear = nullptr;
   Attention* attention = nullptr;
   Router* router = nullptr;
+  RouterBalance* router_balance = nullptr;
   Permute* permute = nullptr;
   Exchange* exchange = nullptr;
   GroupedMlp* grouped_mlp = nullptr;

@@ -22,6 +22,24 @@ std::string describe(RunEvent::Kind kind) {
   return "event";
 }
 
+// The layer whose busiest expert does most beyond its share; what the routers' losses add; the mark of a sizing run.
+std::string routing_text(const StepRecord& record) {
+  std::string text;
+  if (record.has_auxiliary_loss()) text += fmt::format(" | auxiliary {:.3g}", record.auxiliary_loss());
+  if (record.has_router_z_loss()) text += fmt::format(" | z {:.3g}", record.router_z_loss());
+  const RoutingRecord& routing = record.routing();
+  const auto worst = std::max_element(routing.imbalance().begin(), routing.imbalance().end());
+  if (worst != routing.imbalance().end() && routing.layer_size() == routing.imbalance_size()) {
+    text += fmt::format(" | busiest expert {:.2f}x in layer {}", *worst,
+                        routing.layer(static_cast<int>(worst - routing.imbalance().begin())));
+  }
+  double dropped = 0;
+  for (const double number : routing.dropped()) dropped += number;
+  if (dropped != 0) text += fmt::format(" | DROPPED {:.0f} choices", dropped);
+  if (record.forced_balance()) text += " | FORCED BALANCE: routers decide nothing";
+  return text;
+}
+
 }  // namespace
 
 ConsoleObserver::ConsoleObserver(const Job& job, ConsoleSink print)
@@ -40,10 +58,10 @@ double ConsoleObserver::seconds_left(const StepRecord& record) {
 void ConsoleObserver::on_step(const StepRecord& record) {
   const std::string total = std::to_string(total_steps_);
   print_(fmt::format(
-      "step {:>{}}/{} | loss {:.4f} | {:>5} tokens/s | gradient norm {:.3g} | lr {:.3g} | memory {} | left {}{}",
+      "step {:>{}}/{} | loss {:.4f} | {:>5} tokens/s | gradient norm {:.3g} | lr {:.3g} | memory {} | left {}{}{}",
       record.step(), total.size(), total, record.loss(), format_count(record.tokens_per_second()),
       record.gradient_norm(), record.learning_rate(), format_bytes(record.memory_bytes()),
-      format_duration(seconds_left(record)), record.skipped() ? " | SKIPPED: not finite" : ""));
+      format_duration(seconds_left(record)), routing_text(record), record.skipped() ? " | SKIPPED: not finite" : ""));
 }
 
 void ConsoleObserver::on_evaluation(const EvaluationRecord& record) {

@@ -44,6 +44,8 @@ std::string number(double value) {
 std::string element_of(const Message& message, const FieldDescriptor* field, int index) {
   const auto* reflection = message.GetReflection();
   switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32: return std::to_string(reflection->GetRepeatedUInt32(message, field, index));
+    case FieldDescriptor::CPPTYPE_DOUBLE: return number(reflection->GetRepeatedDouble(message, field, index));
     case FieldDescriptor::CPPTYPE_STRING: return quoted(reflection->GetRepeatedString(message, field, index));
     case FieldDescriptor::CPPTYPE_MESSAGE: return to_json_line(reflection->GetRepeatedMessage(message, field, index));
     default: refuse(field);

@@ -245,15 +245,18 @@ void bench_experts(Bench& bench, Memory& memory, const Sizes& n) {
   const TensorView indices = memory.filled<std::int32_t>({n.tokens, n.k}, [](std::int64_t) { return 0; });
   const TensorView weights = memory.floats({n.tokens, n.k}), dweights = memory.floats({n.tokens, n.k});
   const TensorView counts = memory.filled<std::int32_t>({n.experts}, [](std::int64_t) { return 0; });
+  const TensorView statistics =
+      memory.filled<double>({Router::statistics_size(n.experts)}, [](std::int64_t) { return 0; });
   const Router::Sizes router{n.tokens, n.hidden, n.experts, n.k};
   const Region saved = memory.region(bench->router->saved(router)),
                workspace = memory.region(bench->router->workspace(router));
   const double size = 4.0 * static_cast<double>(n.tokens * n.hidden);
   bench.bytes("router forward", size, [&] {
-    bench->router->forward(bench.stream(), {x, gate, true, false, indices, weights, counts, saved, workspace});
+    bench->router->forward(bench.stream(),
+                           {x, gate, {}, {}, false, indices, weights, counts, statistics, saved, workspace});
   });
   bench.bytes("router backward", 3 * size, [&] {
-    bench->router->backward(bench.stream(), {x, gate, true, indices, weights, dweights, dx, dgate, saved, workspace});
+    bench->router->backward(bench.stream(), {x, gate, {}, indices, weights, dweights, {}, dx, dgate, saved, workspace});
   });
 
   const TensorView rows = memory.floats({slots, n.hidden}), drows = memory.floats({slots, n.hidden});

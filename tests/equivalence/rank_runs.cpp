@@ -102,6 +102,18 @@ void collect(Engine& engine, std::mutex& mutex, std::map<std::string, std::vecto
   }
 }
 
+// Weights and router biases.
+void collect_weights(Engine& engine, std::mutex& mutex, std::map<std::string, std::vector<float>>& whole) {
+  collect(engine, mutex, whole, [](const OwnedFragment& f) { return f.weight; });
+  for (const Parameter& bias : engine.table().buffers()) {
+    std::vector<float> values(static_cast<std::size_t>(bias.shape.elements()));
+    engine.device().read(engine.routers().bias(bias.layer), values.data());
+    std::lock_guard lock(mutex);
+    const auto place = whole.try_emplace(bias.name, values).first;
+    EXPECT_EQ(place->second, values) << bias.name << " on rank " << engine.context().rank;
+  }
+}
+
 // Whole optimizer states, as collect() does for parameters. Replicas must hold the same bits.
 void collect_states(Trainer& trainer, std::mutex& mutex, std::map<std::string, std::vector<float>>& whole) {
   Engine& engine = trainer.engine();
@@ -175,7 +187,7 @@ RunResult run_trainers(Job job, const RunRequest& request, bool trains) {
     trainer.start(request.resume);
     expect_planned(trainer);
     if (trains) trainer.train();
-    collect(trainer.engine(), mutex, result.weights, [](const OwnedFragment& f) { return f.weight; });
+    collect_weights(trainer.engine(), mutex, result.weights);
     collect_states(trainer, mutex, result.states);
     rendezvous.exchange("all collected", {}, "");
     expect_equal_replicas(trainer, result);
@@ -207,7 +219,9 @@ std::int64_t most_uneven_rows(const Job& job, const RunRequest& request) {
 Rows first_rows(const Job& job, const RunRequest& request, const RoleContext& context) {
   Rows all;
   if (!request.uneven) {
-    training_batches(job, context.rank, context.mesh.ranks())->next(job.training().rows_per_step(), all);
+    const auto batches = training_batches(job, context.rank, context.mesh.ranks());
+    if (request.skip_rows > 0) batches->next(request.skip_rows, all);
+    batches->next(job.training().rows_per_step(), all);
     return all;
   }
   training_batches(job, 0, 1)->next(job.training().rows_per_step(), all);
@@ -281,9 +295,10 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
     StepScalars scalars(engine.backend(), engine.world());
     scalars.begin(rows.valid_targets, false);
     engine.pass().run(training_schedule(engine.table(), limits.microbatches, limits.order),
-                      loader.load(engine.compute(), rows), {scalars.loss(), scalars.loss_scale(), {}, false});
+                      loader.load(engine.compute(), rows),
+                      {scalars.loss(), scalars.loss_scale(), {}, false, scalars.router_losses()});
     scalars.agree(0);
-    const double loss = scalars.read().loss();
+    const StepScalars::Outcome outcome = scalars.read();
     if (engine.first_replica()) {
       collect(engine, mutex, result.gradients, [](const OwnedFragment& f) { return f.gradient; });
     }
@@ -295,7 +310,12 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
       result.by_replica[fmt::format("{} from {}", parameter.name, fragment.where.begin)].push_back(std::move(piece));
     }
     rendezvous.exchange("test done", {}, "");
-    if (context.rank == 0) result.loss = loss;
+    if (context.rank == 0) {
+      result.loss = outcome.loss();
+      result.auxiliary_loss = outcome.auxiliary_loss;
+      result.z_loss = outcome.z_loss;
+      result.valid_targets = outcome.valid_targets;
+    }
   });
   return result;
 }

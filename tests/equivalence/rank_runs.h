@@ -28,8 +28,9 @@ void add_plugin(Job& job, const std::string& name, const std::string& config);
 struct RunResult {
   std::vector<StepRecord> steps;
   std::vector<EvaluationRecord> evaluations;
-  std::map<std::string, std::vector<float>> weights;  // whole parameters after the last step
-  std::map<std::string, std::vector<float>> states;   // "<parameter> <state>" of the optimizer, whole
+  // Whole parameters after the last step, and router biases (which every rank must hold the same bits of).
+  std::map<std::string, std::vector<float>> weights;
+  std::map<std::string, std::vector<float>> states;  // "<parameter> <state>" of the optimizer, whole
 };
 
 struct RunRequest {
@@ -38,8 +39,9 @@ struct RunRequest {
   bool resume = false;
   std::uint64_t stop_at_step = 0;  // asked to stop in the phase below of this step; 0: never
   std::string stop_in = "step";
-  int expert_chunks = 0;  // > 0: tokens are exchanged by plugin ep in so many
-  bool uneven = false;    // first_gradients() only: ranks have different numbers of rows, some perhaps none
+  int expert_chunks = 0;       // > 0: tokens are exchanged by plugin ep in so many
+  bool uneven = false;         // first_gradients() only: ranks have different numbers of rows, some perhaps none
+  std::int64_t skip_rows = 0;  // of the data, before the first step; for first_gradients
 };
 
 RunResult train(Job job, const RunRequest& request);
@@ -49,7 +51,8 @@ RunResult start_only(Job job, const RunRequest& request);
 
 // Gradients of the first step from the initial weights, before any update, whole parameters; and that step's loss.
 struct GradientResult {
-  double loss = 0;
+  double loss = 0, auxiliary_loss = 0, z_loss = 0;
+  std::int64_t valid_targets = 0;
   std::map<std::string, std::vector<float>> gradients;
   // Per parameter fragment and replica: the bits that replica holds, to compare replicas.
   std::map<std::string, std::vector<std::vector<float>>> by_replica;

@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "tests/golden/optimizer_case.h"
+#include "tests/golden/router_case.h"
 
 extern char** environ;
 
@@ -52,9 +53,12 @@ int run_optimizer(const fs::path& folder) {
 
 int run(const fs::path& folder) {
   if (fs::exists(folder / "hyper.json")) return run_optimizer(folder);
+  if (fs::exists(folder / "router.json")) {
+    return run_router_case(folder, PluginCatalog({ANANKE_BINARY_DIR "/lib/ananke"})) ? 0 : 1;
+  }
   if (!fs::exists(folder / "config.json")) {
     fail(ErrorKind::data,
-         "no golden case in {}: a case is a folder with hyper.json or config.json; ANANKE_GOLDEN_DIR "
+         "no golden case in {}: a case is a folder with hyper.json, router.json or config.json; ANANKE_GOLDEN_DIR "
          "names a folder of such folders",
          folder.string());
   }

@@ -96,7 +96,7 @@ def main():
     ananke, golden = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     with tempfile.TemporaryDirectory() as temporary:
         temporary = pathlib.Path(temporary)
-        sources = [golden / name for name in ("qwen3_moe_a", "qwen3_moe_dense_mix", "qwen3_moe_tied_mqa")]
+        sources = [golden / name for name in ("qwen3_moe_a", "qwen3_moe_dense_mix", "qwen3_moe_tied_mqa", "qwen3_moe_auxiliary", "dots1")]
         for source in sources + [dense_folder(temporary / "qwen3_dense")]:
             check(ananke, source, temporary / ("work_" + source.name))
 

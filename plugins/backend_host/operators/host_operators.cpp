@@ -24,6 +24,7 @@ HostOperators::HostOperators(ThreadPool& pool)
            .linear = &linear_,
            .attention = &attention_,
            .router = &router_,
+           .router_balance = &router_balance_,
            .permute = &permute_,
            .exchange = &exchange_,
            .grouped_mlp = &grouped_mlp_,

@@ -14,6 +14,7 @@
 #include "plugins/backend_host/operators/newton_schulz.h"
 #include "plugins/backend_host/operators/permute.h"
 #include "plugins/backend_host/operators/router.h"
+#include "plugins/backend_host/operators/router_balance.h"
 #include "plugins/backend_host/operators/wire.h"
 #include "runtime/operators/operator_set.h"
 
@@ -34,6 +35,7 @@ class HostOperators {
   HostLinear linear_;
   HostAttention attention_;
   HostRouter router_;
+  HostRouterBalance router_balance_;
   HostPermute permute_;
   HostExchange exchange_;
   HostGroupedMlp grouped_mlp_;

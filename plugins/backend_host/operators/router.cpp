@@ -5,6 +5,7 @@
 #include "plugins/backend_host/host_stream.h"
 #include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/operators/gemm.h"
+#include "plugins/backend_host/operators/router_choice.h"
 #include "plugins/backend_host/operators/row_math.h"
 #include "plugins/backend_host/operators/validate.h"
 
@@ -12,8 +13,12 @@ namespace ananke::host {
 namespace {
 
 constexpr std::int64_t tokens_per_task = 256;
+constexpr float epsilon = 1e-20f;  // changes no bit of a sum that is not tiny
 
-Router::Sizes sizes_of(const char* op, const TensorView& x, const TensorView& gate, const TensorView& indices) {
+std::int64_t tasks_of(const Router::Sizes& n) { return (n.tokens + tokens_per_task - 1) / tokens_per_task; }
+
+Router::Sizes sizes_of(const char* op, const TensorView& x, const TensorView& gate, const TensorView& indices,
+                       const RouterRule& rule) {
   expect_rank(op, "x", x, 2);
   expect_rank(op, "gate", gate, 2);
   expect_rank(op, "indices", indices, 2);
@@ -21,19 +26,45 @@ Router::Sizes sizes_of(const char* op, const TensorView& x, const TensorView& ga
   expect(op, "x", x, {n.tokens, n.hidden});
   expect(op, "gate", gate, {n.experts, n.hidden});
   expect(op, "indices", indices, DType::i32, {n.tokens, n.k});
-  ANANKE_CHECK(n.k >= 1 && n.k <= n.experts, "{}: k = {} of gate {}", op, n.k, to_string(gate.shape));
+  check_rule(op, n, rule);
   return n;
 }
 
-// The k largest, largest first, ties to the lower index. Every index is valid and different even among NaN.
-void choose(std::int64_t experts, std::int64_t k, const float* p, std::int32_t* indices) {
-  for (std::int64_t j = 0; j < k; ++j) {
-    std::int32_t best = -1;
-    for (std::int32_t e = 0; e < experts; ++e) {
-      if ((best < 0 || p[e] > p[best]) && std::find(indices, indices + j, e) == indices + j) best = e;
-    }
-    indices[j] = best;
-  }
+struct Saved {
+  float* rows;      // [T, E]
+  float* log_sums;  // [T]
+  Saved(Carve& carve, const Router::Sizes& n)
+      : rows(carve.take<float>(n.tokens * n.experts)), log_sums(carve.take<float>(n.tokens)) {}
+};
+
+// What a forward's tasks write besides outputs, a part for each task.
+struct ForwardScratch {
+  double* sums;         // [tasks, E + 2]: statistics without the counts
+  float* rows;          // [tasks, 3, E]
+  std::int32_t* order;  // [tasks, E]
+  ForwardScratch(Carve& carve, const Router::Sizes& n)
+      : sums(carve.take<double>(tasks_of(n) * (n.experts + 2))),
+        rows(carve.take<float>(tasks_of(n) * 3 * n.experts)),
+        order(carve.take<std::int32_t>(tasks_of(n) * n.experts)) {}
+};
+
+struct BackwardScratch {
+  float* dlogits;  // [T, E]
+  float* scores;   // [tasks, E]
+  BackwardScratch(Carve& carve, const Router::Sizes& n)
+      : dlogits(carve.take<float>(n.tokens * n.experts)), scores(carve.take<float>(tasks_of(n) * n.experts)) {}
+};
+
+void sigmoid_row(std::int64_t n, const float* logits, float* scores) {
+#pragma omp simd
+  for (std::int64_t e = 0; e < n; ++e) scores[e] = 1.0f / (1.0f + exp_of(-logits[e]));
+}
+
+double sum_row(std::int64_t n, const float* x) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t e = 0; e < n; ++e) sum += static_cast<double>(x[e]);
+  return sum;
 }
 
 void check_replayed(std::int64_t experts, std::int64_t k, const std::int32_t* indices, std::int64_t token) {
@@ -43,95 +74,227 @@ void check_replayed(std::int64_t experts, std::int64_t k, const std::int32_t* in
   }
 }
 
-void weigh(const Router::Sizes& n, bool normalise, const float* p, const std::int32_t* indices, float* weights) {
+void weigh(const Router::Sizes& n, const RouterRule& rule, const float* scores, const std::int32_t* indices,
+           float* weights) {
   float sum = 0;
-  for (std::int64_t j = 0; j < n.k; ++j) sum += weights[j] = p[indices[j]];
-  for (std::int64_t j = 0; normalise && j < n.k; ++j) weights[j] /= sum;
+  for (std::int64_t j = 0; j < n.k; ++j) sum += weights[j] = scores[indices[j]];
+  const float divisor = rule.normalise ? sum + epsilon : 1.0f;
+  const auto factor = static_cast<float>(rule.scaling_factor);
+  for (std::int64_t j = 0; j < n.k; ++j) weights[j] = weights[j] / divisor * factor;
 }
 
-// Gradient of one token's logits from those of its weights: through the normalisation w_j = p_j / sum, then softmax.
-void backward_row(const Router::Sizes& n, bool normalise, const float* p, const std::int32_t* indices,
-                  const float* weights, const float* dweights, float* dlogits) {
-  float sum = 1, weighted = 0;
-  if (normalise) {
-    sum = 0;
-    for (std::int64_t j = 0; j < n.k; ++j) {
-      sum += p[indices[j]];
-      weighted += dweights[j] * weights[j];
-    }
+// One task's tokens, one after the other.
+class ForwardTask {
+ public:
+  ForwardTask(const Router::Sizes& n, const Router::Forward& a, std::int64_t task) : n_(n), a_(a) {
+    Carve saved_carve(a.saved), scratch_carve(a.workspace);
+    const Saved saved(saved_carve, n);
+    const ForwardScratch scratch(scratch_carve, n);
+    rows_ = saved.rows;
+    log_sums_ = saved.log_sums;
+    sums_ = scratch.sums + task * (n.experts + 2);
+    logits_ = scratch.rows + task * 3 * n.experts;
+    scores_ = logits_ + n.experts;
+    values_ = scores_ + n.experts;
+    order_ = scratch.order + task * n.experts;
+    if (a.statistics) std::fill_n(sums_, n.experts + 2, 0.0);
   }
-  std::fill_n(dlogits, n.experts, 0.0f);
-  for (std::int64_t j = 0; j < n.k; ++j) dlogits[indices[j]] += (dweights[j] - weighted) / sum;
-  const float mean = static_cast<float>(dot(p, dlogits, n.experts));
-  for (std::int64_t e = 0; e < n.experts; ++e) dlogits[e] = p[e] * (dlogits[e] - mean);
+
+  void token(std::int64_t t) {
+    std::int32_t* indices = a_.indices.as<std::int32_t>() + t * n_.k;
+    const float* scores = score(t);
+    if (a_.replay) {
+      check_replayed(n_.experts, n_.k, indices, t);
+    } else {
+      decide(t, scores, indices);
+    }
+    weigh(n_, a_.rule, scores, indices, a_.weights.as<float>() + t * n_.k);
+  }
+
+ private:
+  // Scores of a token, and its part of the statistics.
+  const float* score(std::int64_t t) {
+    const std::int64_t experts = n_.experts;
+    float* row = rows_ + t * experts;
+    const bool softmax = a_.rule.score == RouterRule::Score::softmax;
+    const float shift = largest(row, experts);
+    std::copy_n(row, experts, logits_);
+    float* const exponentials = softmax ? row : scores_;
+    if (!softmax) std::copy_n(row, experts, scores_);
+    const double sum = exp_row(exponentials, experts, shift);
+    const double log_sum = static_cast<double>(shift) + std::log(sum);
+    log_sums_[t] = static_cast<float>(log_sum);
+    if (softmax) {
+      scale_row(row, experts, static_cast<float>(1 / sum));
+      if (a_.statistics) add_statistics(row, 1, log_sum, log_sum - dot(row, logits_, experts));
+      return row;
+    }
+    sigmoid_row(experts, logits_, scores_);
+    if (a_.statistics) {
+      const double total = sum_row(experts, scores_) + static_cast<double>(epsilon);
+      double entropy = 0;
+      for (std::int64_t e = 0; e < experts; ++e) {
+        const double q = static_cast<double>(scores_[e]) / total;
+        if (q > 0) entropy -= q * std::log(q);
+      }
+      add_statistics(scores_, total, log_sum, entropy);
+    }
+    return scores_;
+  }
+
+  void add_statistics(const float* scores, double total, double log_sum, double entropy) {
+    for (std::int64_t e = 0; e < n_.experts; ++e) sums_[e] += static_cast<double>(scores[e]) / total;
+    sums_[n_.experts] += log_sum * log_sum;
+    sums_[n_.experts + 1] += entropy;
+  }
+
+  void decide(std::int64_t t, const float* scores, std::int32_t* indices) {
+    if (a_.rule.forced_balance) {
+      for (std::int64_t j = 0; j < n_.k; ++j) indices[j] = static_cast<std::int32_t>((t * n_.k + j) % n_.experts);
+      return;
+    }
+    const float* values = scores;
+    if (a_.bias) {
+      const float* bias = a_.bias.as<float>();
+      for (std::int64_t e = 0; e < n_.experts; ++e) values_[e] = scores[e] + bias[e];
+      values = values_;
+    }
+    choose_experts(n_, a_.rule, values, {logits_, order_}, indices);  // the logits are no longer needed
+  }
+
+  const Router::Sizes& n_;
+  const Router::Forward& a_;
+  float *rows_, *log_sums_, *logits_, *scores_, *values_;
+  double* sums_;
+  std::int32_t* order_;
+};
+
+// Sums of all tasks, in their order.
+void write_statistics(const Router::Sizes& n, const Router::Forward& a) {
+  Carve carve(a.workspace);
+  const double* sums = ForwardScratch(carve, n).sums;
+  auto* statistics = a.statistics.as<double>();
+  const std::int32_t* counts = a.counts.as<std::int32_t>();
+  for (std::int64_t e = 0; e < n.experts; ++e) statistics[e] = counts[e];
+  std::fill_n(statistics + n.experts, n.experts + 2, 0.0);
+  for (std::int64_t task = 0; task < tasks_of(n); ++task) {
+    for (std::int64_t i = 0; i < n.experts + 2; ++i) statistics[n.experts + i] += sums[task * (n.experts + 2) + i];
+  }
+}
+
+// Gradient of one token's scores from those of its weights, through w_j = factor s_j / (sum + epsilon).
+void weights_backward(const Router::Sizes& n, const RouterRule& rule, const float* scores, const std::int32_t* indices,
+                      const float* dweights, float* dscores) {
+  float sum = 1, weighted = 0;
+  if (rule.normalise) {
+    sum = 0;
+    for (std::int64_t j = 0; j < n.k; ++j) sum += scores[indices[j]];
+    sum += epsilon;
+    for (std::int64_t j = 0; j < n.k; ++j) weighted += dweights[j] * (scores[indices[j]] / sum);
+  }
+  const auto factor = static_cast<float>(rule.scaling_factor);
+  std::fill_n(dscores, n.experts, 0.0f);
+  for (std::int64_t j = 0; j < n.k; ++j) dscores[indices[j]] += factor * ((dweights[j] - weighted) / sum);
+}
+
+// d: gradient of the scores on entry, of the logits on return.
+void softmax_backward(std::int64_t experts, const float* p, float log_sum, const float* factors, float* d) {
+  for (std::int64_t e = 0; factors && e < experts; ++e) d[e] += factors[e];
+  const float z = factors ? 2 * factors[experts] * log_sum : 0.0f;
+  const float shift = z - static_cast<float>(dot(p, d, experts));
+  for (std::int64_t e = 0; e < experts; ++e) d[e] = p[e] * (d[e] + shift);
+}
+
+void sigmoid_backward(std::int64_t experts, const float* logits, const float* s, float log_sum, const float* factors,
+                      float* d) {
+  float z = 0;
+  if (factors) {
+    z = 2 * factors[experts] * log_sum;
+    const double total = sum_row(experts, s) + static_cast<double>(epsilon);
+    const auto mean = static_cast<float>(dot(factors, s, experts) / total);
+    for (std::int64_t e = 0; e < experts; ++e) d[e] += static_cast<float>((factors[e] - mean) / total);
+  }
+  for (std::int64_t e = 0; e < experts; ++e) d[e] *= s[e] * (1 - s[e]);
+  for (std::int64_t e = 0; z != 0 && e < experts; ++e) d[e] += z * exp_of(logits[e] - log_sum);
+}
+
+void backward_token(const Router::Sizes& n, const Router::Backward& a, const Saved& saved, float* scratch, float* d,
+                    std::int64_t t) {
+  const float* row = saved.rows + t * n.experts;
+  const float* factors = a.factors ? a.factors.as<float>() : nullptr;
+  const bool softmax = a.rule.score == RouterRule::Score::softmax;
+  if (!softmax) sigmoid_row(n.experts, row, scratch);
+  weights_backward(n, a.rule, softmax ? row : scratch, a.indices.as<std::int32_t>() + t * n.k,
+                   a.dweights.as<float>() + t * n.k, d);
+  if (softmax) {
+    softmax_backward(n.experts, row, saved.log_sums[t], factors, d);
+  } else {
+    sigmoid_backward(n.experts, row, scratch, saved.log_sums[t], factors, d);
+  }
 }
 
 }  // namespace
 
 std::size_t HostRouter::saved(const Sizes& s) const {
   Carve carve;
-  carve.take<float>(s.tokens * s.experts);
+  const Saved counted(carve, s);
   return carve.used();
 }
 
 std::size_t HostRouter::workspace(const Sizes& s) const {
-  Carve carve;
-  carve.take<float>(s.tokens * s.experts);
-  return carve.used();
+  Carve forward, backward;
+  const ForwardScratch counted_forward(forward, s);
+  const BackwardScratch counted_backward(backward, s);
+  return std::max(forward.used(), backward.used());
 }
 
 void HostRouter::forward(Stream& stream, const Forward& a) {
   constexpr const char* op = "router forward";
-  const Sizes n = sizes_of(op, a.x, a.gate, a.indices);
+  const Sizes n = sizes_of(op, a.x, a.gate, a.indices, a.rule);
+  expect_or_empty(op, "bias", a.bias, {n.experts});
   expect(op, "weights", a.weights, {n.tokens, n.k});
   expect(op, "counts", a.counts, DType::i32, {n.experts});
+  if (a.statistics) expect(op, "statistics", a.statistics, DType::f64, {statistics_size(n.experts)});
   expect_region(op, "saved", a.saved, saved(n));
+  expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
-    float* p = Carve(a.saved).take<float>(n.tokens * n.experts);
-    std::int32_t* indices = a.indices.as<std::int32_t>();
-    float* weights = a.weights.as<float>();
+    Carve carve(a.saved);
     gemm(pool, n.tokens, n.experts, n.hidden, 1, {a.x.as<float>(), n.hidden}, {a.gate.as<float>(), n.hidden, true}, 0,
-         p, n.experts);
+         Saved(carve, n).rows, n.experts);
     pool.run_blocks(n.tokens, tokens_per_task, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        float* row = p + t * n.experts;
-        const double sum = exp_row(row, n.experts, largest(row, n.experts));
-        scale_row(row, n.experts, static_cast<float>(1 / sum));
-        if (a.replay) {
-          check_replayed(n.experts, n.k, indices + t * n.k, t);
-        } else {
-          choose(n.experts, n.k, row, indices + t * n.k);
-        }
-        weigh(n, a.normalise, row, indices + t * n.k, weights + t * n.k);
-      }
+      ForwardTask task(n, a, begin / tokens_per_task);
+      for (std::int64_t t = begin; t < end; ++t) task.token(t);
     });
     std::int32_t* counts = a.counts.as<std::int32_t>();
+    const std::int32_t* indices = a.indices.as<std::int32_t>();
     std::fill_n(counts, n.experts, 0);
     for (std::int64_t slot = 0; slot < n.tokens * n.k; ++slot) ++counts[indices[slot]];
+    if (a.statistics) write_statistics(n, a);
   });
 }
 
 void HostRouter::backward(Stream& stream, const Backward& a) {
   constexpr const char* op = "router backward";
-  const Sizes n = sizes_of(op, a.x, a.gate, a.indices);
+  const Sizes n = sizes_of(op, a.x, a.gate, a.indices, a.rule);
   expect(op, "weights", a.weights, {n.tokens, n.k});
   expect(op, "dweights", a.dweights, {n.tokens, n.k});
+  expect_or_empty(op, "factors", a.factors, {n.experts + 1});
   expect(op, "dx", a.dx, {n.tokens, n.hidden});
   expect(op, "dgate", a.dgate, {n.experts, n.hidden});
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
-    const float* p = Carve(a.saved).take<float>(n.tokens * n.experts);
-    float* dlogits = Carve(a.workspace).take<float>(n.tokens * n.experts);
+    Carve saved_carve(a.saved), scratch_carve(a.workspace);
+    const Saved saved(saved_carve, n);
+    const BackwardScratch scratch(scratch_carve, n);
     pool.run_blocks(n.tokens, tokens_per_task, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        backward_row(n, a.normalise, p + t * n.experts, a.indices.as<std::int32_t>() + t * n.k,
-                     a.weights.as<float>() + t * n.k, a.dweights.as<float>() + t * n.k, dlogits + t * n.experts);
-      }
+      float* scores = scratch.scores + begin / tokens_per_task * n.experts;
+      for (std::int64_t t = begin; t < end; ++t)
+        backward_token(n, a, saved, scores, scratch.dlogits + t * n.experts, t);
     });
-    gemm(pool, n.tokens, n.hidden, n.experts, 1, {dlogits, n.experts}, {a.gate.as<float>(), n.hidden}, 1,
+    gemm(pool, n.tokens, n.hidden, n.experts, 1, {scratch.dlogits, n.experts}, {a.gate.as<float>(), n.hidden}, 1,
          a.dx.as<float>(), n.hidden);
-    gemm(pool, n.experts, n.hidden, n.tokens, 1, {dlogits, n.experts, true}, {a.x.as<float>(), n.hidden}, 1,
+    gemm(pool, n.experts, n.hidden, n.tokens, 1, {scratch.dlogits, n.experts, true}, {a.x.as<float>(), n.hidden}, 1,
          a.dgate.as<float>(), n.hidden);
   });
 }

@@ -5,7 +5,7 @@
 
 namespace ananke::host {
 
-// Keeps the probabilities [T, E].
+// Keeps [T, E] probabilities (softmax) or logits (sigmoid), and the logarithm of the sum of e^logits [T].
 class HostRouter final : public Router {
  public:
   explicit HostRouter(ThreadPool& pool) : pool_(pool) {}

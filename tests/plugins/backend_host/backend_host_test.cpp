@@ -120,8 +120,9 @@ TEST(BackendHost, OffersADeviceAndEveryOperator) {
   EXPECT_TRUE(backend.device().description().starts_with("host, 3 threads, OpenBLAS 0."))
       << backend.device().description();
   const OperatorSet& set = backend.operators();
-  EXPECT_TRUE(set.embedding && set.add_rms_norm && set.linear && set.attention && set.router && set.permute &&
-              set.grouped_mlp && set.head_loss && set.elementwise && set.adamw && set.wire);
+  EXPECT_TRUE(set.embedding && set.add_rms_norm && set.linear && set.attention && set.router && set.router_balance &&
+              set.permute && set.exchange && set.grouped_mlp && set.head_loss && set.elementwise && set.adamw &&
+              set.momentum && set.newton_schulz && set.wire);
   EXPECT_EQ(&set, &backend.operators());
 }
 

@@ -107,7 +107,7 @@ TEST(HuggingfaceExport, KeepsTheNumberOfEveryExpert) {
   // Experts stand in the order of their numbers: 2 before 10.
   const std::string bytes = read_text(folder / "out/model.safetensors");
   EXPECT_LT(bytes.find("layers.0.mlp.experts.2.gate"), bytes.find("layers.0.mlp.experts.10.gate"));
-  const HuggingfaceWeights weights(folder / "out", model, table.parameters());
+  const HuggingfaceWeights weights(folder / "out", model, table);
 }
 
 std::vector<std::string> names_of(const CarriedFiles& carried) {
@@ -197,6 +197,60 @@ TEST(HuggingfaceExport, ReadsBackAsTheSameModel) {
   EXPECT_EQ(dense.rope_theta(), model.rope_theta());
 }
 
+// Twelve experts behind a dense layer, chosen by sigmoids within groups.
+Model sigmoid_model() {
+  Model model = twelve_experts();
+  model.set_mlp_only_layers(0, 0);
+  model.set_scoring_func(Model::SIGMOID);
+  model.set_routed_scaling_factor(2.5);
+  model.set_group_routing(Model::GROUPS_LIMITED_TOP_K);
+  model.set_n_group(4);
+  model.set_topk_group(2);
+  model.set_e_score_correction_bias(true);
+  return model;
+}
+
+TEST(HuggingfaceExport, OfASigmoidRouterIsADots1WithItsBias) {
+  TemporaryFolder folder;
+  const Model model = sigmoid_model();
+  export_filled(model, {folder / "out"});
+  EXPECT_EQ(read_huggingface_config(folder / "out").DebugString(), model.DebugString());
+  const Safetensors file = Safetensors::open(folder / "out");
+  const std::string bias = "model.layers.1.mlp.gate.e_score_correction_bias";
+  EXPECT_EQ(file.info(bias).dtype, "F32") << "exact even where weights are bf16";
+  EXPECT_EQ(file.read_f32(bias), std::vector<float>(12, 99.0F));
+  EXPECT_EQ(file.info("model.layers.2.mlp.shared_experts.gate_proj.weight").shape, (std::vector<std::int64_t>{0, 6}));
+  EXPECT_FALSE(file.contains("model.layers.0.mlp.gate.e_score_correction_bias"));
+  const ParameterTable table(model);
+  const HuggingfaceWeights weights(folder / "out", model, table);
+  std::vector<float> read(12);
+  weights.read(bias, read);
+  EXPECT_EQ(read, std::vector<float>(12, 99.0F));
+}
+
+TEST(HuggingfaceExport, RefusesARouterThatNoFamilyHas) {
+  TemporaryFolder folder;
+  const auto refused = [&](auto change) {
+    Model model = sigmoid_model();
+    change(model);
+    return refusal(ErrorKind::config, [&] { export_filled(model, {folder / "out"}); });
+  };
+  EXPECT_NAMES(refused([](Model& m) { m.set_scoring_func(Model::SOFTMAX); }), "group_routing");
+  EXPECT_NAMES(refused([](Model& m) { m.set_group_routing(Model::TOP_K_PER_GROUP); }), "TOP_K_PER_GROUP");
+  EXPECT_NAMES(refused([](Model& m) { m.set_mlp_only_layers(0, 1); }), "dense layers");
+  const auto softmax = [](Model& m) {
+    m.set_scoring_func(Model::SOFTMAX);
+    m.set_group_routing(Model::NO_GROUPS);
+  };
+  EXPECT_NAMES(refused(softmax), "e_score_correction_bias");
+  EXPECT_NAMES(refused([&](Model& m) {
+                 softmax(m);
+                 m.set_e_score_correction_bias(false);
+               }),
+               "routed_scaling_factor is 2.5");
+  EXPECT_EQ(files_in(folder.path()), 0U);
+}
+
 TEST(HuggingfaceExport, CutsShardsBySizeAndListsThem) {
   TemporaryFolder folder;
   const Model model = twelve_experts();
@@ -227,7 +281,7 @@ TEST(HuggingfaceExport, OfAnImportInFp32IsTheSameBytes) {
     TemporaryFolder folder;
     const Model model = read_huggingface_config(golden_folder / name);
     const ParameterTable table(model);
-    const HuggingfaceWeights weights(golden_folder / name, model, table.parameters());
+    const HuggingfaceWeights weights(golden_folder / name, model, table);
     export_huggingface(model, {folder / "out", SafetensorsType::f32},
                        [&](const Parameter& parameter, std::int64_t begin, std::span<float> out) {
                          weights.read(parameter.name, out, begin);

@@ -71,7 +71,7 @@ TEST(HuggingfaceConfig, RefusesWhatChangesTheMathematicsByNameAndValue) {
   EXPECT_NAMES(refused("rope_parameters", R"({"rope_theta": 5000.0})"), "rope_theta is 10000");
   EXPECT_NAMES(refused("num_local_experts", "4"), "num_local_experts is 4");
   EXPECT_NAMES(refused("attention_dropout", "0.1"), "0.1");
-  refused("output_router_logits", "true");
+  EXPECT_NAMES(refused("router_aux_loss_coef", "-0.1"), "at least 0");
   refused("partial_rotary_factor", "0.5");
   refused("shared_expert_intermediate_size", "64");
   refused("router_jitter_noise", "0.01");
@@ -102,6 +102,48 @@ TEST(HuggingfaceConfig, RefusesImpossibleValues) {
   EXPECT_NAMES(refused("mlp_only_layers", "[0]"), "intermediate_size is missing");
   EXPECT_NAMES(refused("hidden_size", "NaN"), "JSON");
   EXPECT_NAMES(refusal(ErrorKind::data, [] { read_huggingface_config("/no/such/folder"); }), "/no/such/folder");
+}
+
+TEST(HuggingfaceConfig, ReadsTheAuxiliaryLoss) {
+  const Model model = Config().set("output_router_logits", "true").set("router_aux_loss_coef", "0.02").read();
+  EXPECT_TRUE(model.output_router_logits());
+  EXPECT_EQ(model.router_aux_loss_coef(), 0.02);
+  EXPECT_FALSE(Config().set("router_aux_loss_coef", "0.02").read().output_router_logits());
+}
+
+// The sigmoid router's configuration, small.
+struct Dots1 : Config {
+  Dots1() {
+    set("model_type", "\"dots1\"").remove("num_experts").set("n_routed_experts", "12").set("n_group", "4");
+    set("topk_group", "2").set("routed_scaling_factor", "2.5").set("n_shared_experts", "0");
+    set("num_experts_per_tok", "4").set("norm_topk_prob", "true").set("sliding_window", "null");
+  }
+};
+
+TEST(HuggingfaceConfig, ReadsTheSigmoidRouterOfDots1) {
+  const Model model = Dots1().set("first_k_dense_replace", "1").set("intermediate_size", "40").read();
+  EXPECT_EQ(model.scoring_func(), Model::SIGMOID);
+  EXPECT_EQ(model.num_experts(), 12u);
+  EXPECT_EQ(model.group_routing(), Model::GROUPS_LIMITED_TOP_K);
+  EXPECT_EQ(model.n_group(), 4u);
+  EXPECT_EQ(model.topk_group(), 2u);
+  EXPECT_EQ(model.routed_scaling_factor(), 2.5);
+  EXPECT_TRUE(model.e_score_correction_bias());
+  EXPECT_FALSE(is_moe_layer(model, 0));
+  EXPECT_TRUE(is_moe_layer(model, 1));
+  const Model ungrouped = Dots1().set("n_group", "1").set("topk_group", "1").read();
+  EXPECT_EQ(ungrouped.group_routing(), Model::NO_GROUPS);
+}
+
+TEST(HuggingfaceConfig, RefusesWhatTheRouterOfDots1CannotBe) {
+  EXPECT_NAMES(Dots1().set("n_shared_experts", "1").refused(), "shared experts");
+  EXPECT_NAMES(Dots1().set("n_group", "5").refused(), "groups of equal size");
+  EXPECT_NAMES(Dots1().set("n_group", "12").refused(), "groups of equal size of at least 2");
+  EXPECT_NAMES(Dots1().set("topk_group", "5").refused(), "n_group is 4");
+  EXPECT_NAMES(Dots1().set("num_experts_per_tok", "7").refused(), "2 groups of 3 experts");
+  EXPECT_NAMES(Dots1().set("scoring_func", "\"softmax\"").refused(), "sigmoid");
+  EXPECT_NAMES(Dots1().remove("sliding_window").set("max_window_layers", "1").refused(), "sliding window");
+  EXPECT_NAMES(Config().set("n_group", "4").refused(), "n_group");
 }
 
 TEST(HuggingfaceConfig, ReadsBothDialectsAlike) {
@@ -157,7 +199,7 @@ TEST(HuggingfaceWeights, ReadsTheGoldenFolder) {
   EXPECT_EQ(model.num_experts(), 8U);
   EXPECT_TRUE(model.norm_topk_prob());
   const ParameterTable table(model);
-  const HuggingfaceWeights weights(golden, model, table.parameters());
+  const HuggingfaceWeights weights(golden, model, table);
   const Safetensors file = Safetensors::open(golden / "model.safetensors");
   for (const Parameter& parameter : table.parameters()) {
     std::vector<float> values(static_cast<std::size_t>(parameter.shape.elements()));
@@ -220,7 +262,7 @@ class SmallFolder {
     write_safetensors(folder_ / "model.safetensors", outputs);
     const Model model = read_huggingface_config(folder_.path());
     const ParameterTable table(model);
-    return HuggingfaceWeights(folder_.path(), model, table.parameters());
+    return HuggingfaceWeights(folder_.path(), model, table);
   }
   std::string refused() {
     return refusal(ErrorKind::data, [&] { open(); });

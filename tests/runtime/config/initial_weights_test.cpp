@@ -41,6 +41,21 @@ TEST(InitialWeights, OfAnotherModelAreRefusedWithEveryDifference) {
                 "[0, 1] in the folder, [1] in the job", "rope_theta: 10000 in the folder, 500000", "--print-model"});
 }
 
+TEST(InitialWeights, OfAnotherRouterAreRefused) {
+  Job job = job_of_golden();
+  job.mutable_model()->set_scoring_func(Model::SIGMOID);
+  job.mutable_model()->set_routed_scaling_factor(2.5);
+  job.mutable_model()->set_group_routing(Model::TOP_K_PER_GROUP);
+  expect_words(only_problem(job), {"scoring_func: SOFTMAX in the folder, SIGMOID", "routed_scaling_factor: 1 in",
+                                   "group_routing: NO_GROUPS in the folder, TOP_K_PER_GROUP"});
+  // Losses and biases are what training does with the same weights.
+  job = job_of_golden();
+  job.mutable_model()->set_output_router_logits(true);
+  job.mutable_model()->set_router_z_loss_coef(0.1);
+  job.mutable_model()->set_e_score_correction_bias(true);
+  EXPECT_TRUE(check_initial_weights(job).empty());
+}
+
 TEST(InitialWeights, ThatCannotBeReadAreRefused) {
   Job job = job_of_golden();
   job.set_initial_weights("/no/such/folder");

@@ -68,6 +68,57 @@ TEST(Validation, ChecksExperts) {
   EXPECT_TRUE(check_model(model).empty()) << "a dense model";
 }
 
+TEST(Validation, ChecksGroupsOfExperts) {
+  Model model = small_model();
+  model.set_n_group(4);
+  expect_problem(check_model(model), "model.n_group", {"is 4", "NO_GROUPS", "TOP_K_PER_GROUP"});
+  model.set_group_routing(Model::GROUPS_LIMITED_TOP_K);
+  expect_problem(check_model(model), "model.topk_group", {"missing", "4 groups"});
+  model.set_topk_group(5);
+  expect_problem(check_model(model), "model.topk_group", {"is 5", "n_group 4"});
+  model.set_topk_group(2);
+  EXPECT_TRUE(check_model(model).empty());
+  model.set_num_experts_per_tok(5);
+  expect_problem(check_model(model), "model.num_experts_per_tok", {"is 5", "2 groups of 2 experts have 4"});
+  model.set_num_experts_per_tok(4);
+  EXPECT_TRUE(check_model(model).empty());
+  model.set_n_group(8);
+  expect_problem(check_model(model), "model.n_group", {"is 8 of 8 experts", "two best"});
+  model.set_n_group(3);
+  expect_problem(check_model(model), "model.n_group", {"is 3", "does not divide num_experts 8"});
+  model.set_n_group(1);
+  expect_problem(check_model(model), "model.n_group", {"is 1", "GROUPS_LIMITED_TOP_K"});
+}
+
+TEST(Validation, ChecksAFixedNumberPerGroup) {
+  Model model = small_model();
+  model.set_group_routing(Model::TOP_K_PER_GROUP);
+  model.set_n_group(4);
+  expect_problem(check_model(model), "model.num_experts_per_tok", {"is 2", "n_group 4", "set it to 4"});
+  model.set_num_experts_per_tok(8);
+  EXPECT_TRUE(check_model(model).empty());
+  model.set_topk_group(2);
+  expect_problem(check_model(model), "model.topk_group", {"is 2", "TOP_K_PER_GROUP", "remove it"});
+}
+
+TEST(Validation, ChecksWhichBiasesAreFixed) {
+  Model model = small_model();
+  model.add_router_bias_fixed_layers(4);
+  expect_problem(check_model(model), "model.router_bias_fixed_layers[0]", {"layer 4", "e_score_correction_bias"});
+  model.set_e_score_correction_bias(true);
+  expect_problem(check_model(model), "model.router_bias_fixed_layers[0]", {"layer 4", "last one 3"});
+  model.set_router_bias_fixed_layers(0, 3);
+  EXPECT_TRUE(check_model(model).empty());
+}
+
+TEST(Validation, ForcesABalanceOrReplaysOne) {
+  Training training = small_training();
+  training.set_force_balanced_routing(true);
+  EXPECT_TRUE(check_training(training).empty());
+  training.set_replay_routing("log");
+  expect_problem(check_training(training), "training.force_balanced_routing", {"replay_routing is 'log'"});
+}
+
 TEST(Validation, ChecksDenseLayers) {
   Model model = small_model();
   model.add_mlp_only_layers(1);

@@ -11,7 +11,6 @@
 #include "runtime/operators/reference/head_loss.h"
 #include "runtime/operators/reference/linear.h"
 #include "runtime/operators/reference/permute.h"
-#include "runtime/operators/reference/router.h"
 #include "tests/runtime/operators/finite_differences.h"
 
 namespace ananke {
@@ -96,36 +95,6 @@ TEST_P(ReferenceAttention, HasTheGradientsOfItsForward) {
 
 INSTANTIATE_TEST_SUITE_P(Heads, ReferenceAttention,
                          testing::Values(std::pair(1, 1), std::pair(4, 2), std::pair(3, 1), std::pair(2, 2)));
-
-class ReferenceRouter : public testing::TestWithParam<bool> {};
-
-TEST_P(ReferenceRouter, HasTheGradientsOfItsForward) {
-  const reference::RouterSizes n{4, 3, 5, 2, GetParam()};
-  Doubles x = random_doubles(n.tokens * n.hidden, 1), gate = random_doubles(n.experts * n.hidden, 2);
-  const Doubles dweights = random_doubles(n.tokens * n.k, 3);
-  Doubles weights(dweights.size()), dx(x.size()), dgate(gate.size());
-  Ints indices(dweights.size()), counts(n.experts);
-  reference::router_forward(n, x.data(), gate.data(), false, indices.data(), weights.data(), counts.data());
-  reference::router_backward(n, x.data(), gate.data(), indices.data(), dweights.data(), dx.data(), dgate.data());
-  const auto value = [&] {
-    reference::router_forward(n, x.data(), gate.data(), true, indices.data(), weights.data(), counts.data());
-    return inner(weights, dweights);
-  };
-  expect_gradient("x", x, dx, value);
-  expect_gradient("gate", gate, dgate, value);
-}
-
-INSTANTIATE_TEST_SUITE_P(Normalise, ReferenceRouter, testing::Bool());
-
-TEST(ReferenceRouter, TakesTheLargestFirstAndTiesToTheLowerIndex) {
-  const reference::RouterSizes n{1, 1, 4, 3, false};
-  const Doubles x = {1}, gate = {0, 2, 0, 2};
-  Doubles weights(3);
-  Ints indices(3), counts(4);
-  reference::router_forward(n, x.data(), gate.data(), false, indices.data(), weights.data(), counts.data());
-  EXPECT_EQ(indices, (Ints{1, 3, 0}));
-  EXPECT_EQ(counts, (Ints{1, 1, 0, 1}));
-}
 
 TEST(ReferencePermute, GroupsByExpertAndHasTheGradientsOfItsForward) {
   const reference::PermuteSizes n{3, 2, 4, 2};

@@ -228,6 +228,43 @@ TEST(ConsoleObserverTest, SaysAllOfAStepInOneLine) {
   EXPECT_NE(lines.at(1).find("left 0 ms | SKIPPED: not finite"), std::string::npos) << lines[1];
 }
 
+TEST(ConsoleObserverTest, NamesTheBusiestLayerAndMarksAForcedBalance) {
+  std::vector<std::string> lines;
+  ConsoleObserver observer(job_of(120), [&](const std::string& line) { lines.push_back(line); });
+  StepRecord record = step_record(1);
+  RoutingRecord& routing = *record.mutable_routing();
+  for (const double imbalance : {1.5, 3.25, 2.0}) {
+    routing.add_layer(static_cast<std::uint32_t>(2 * routing.layer_size() + 1));
+    routing.add_imbalance(imbalance);
+    routing.add_dropped(0);
+  }
+  record.set_auxiliary_loss(0.0123);
+  observer.on_step(record);
+  EXPECT_NE(lines.at(0).find("| auxiliary 0.0123 | busiest expert 3.25x in layer 3"), std::string::npos) << lines[0];
+  EXPECT_EQ(lines.at(0).find("FORCED"), std::string::npos);
+  EXPECT_EQ(lines.at(0).find("DROPPED"), std::string::npos);
+  record.set_forced_balance(true);
+  routing.set_dropped(1, 17);
+  observer.on_step(record);
+  EXPECT_NE(lines.at(1).find("DROPPED 17 choices | FORCED BALANCE"), std::string::npos) << lines[1];
+}
+
+TEST_F(JsonLines, ListsOfALayerStandAsArrays) {
+  JsonLinesObserver observer(folder);
+  StepRecord record = step_record(1);
+  RoutingRecord& routing = *record.mutable_routing();
+  for (const std::uint32_t layer : {1u, 3u}) {
+    routing.add_layer(layer);
+    routing.add_load_max(layer * 1.5);
+  }
+  observer.on_step(record);
+  const std::string line = lines(file).at(0);
+  EXPECT_NE(line.find("\"routing\":{\"layer\":[1,3],\"load_max\":[1.5,4.5]}"), std::string::npos) << line;
+  TelemetryLine read;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(line, &read).ok());
+  EXPECT_EQ(read.step().SerializeAsString(), record.SerializeAsString());
+}
+
 TEST(ConsoleObserverTest, TimeLeftForgetsTheSlowFirstStep) {
   std::vector<std::string> lines;
   ConsoleObserver observer(job_of(103), [&](const std::string& line) { lines.push_back(line); });

@@ -1,119 +1,13 @@
-// Router, permute and combine, grouped MLP.
+// Permute and combine, grouped MLP.
 #include <algorithm>
 #include <numeric>
 
 #include "runtime/operators/reference/grouped_mlp.h"
 #include "runtime/operators/reference/permute.h"
-#include "runtime/operators/reference/router.h"
 #include "tests/plugins/backend_host/operators/fixture.h"
 
 namespace ananke::host {
 namespace {
-
-struct Routed {
-  Ints indices, counts;
-  Floats weights, dx, dgate;
-};
-
-Routed route(Host& host, const Router::Sizes& n, bool normalise, const Ints& replayed, const Floats& x,
-             const Floats& gate) {
-  const Floats dweights = random_floats(n.tokens * n.k, 3);
-  Routed out{replayed, Ints(n.experts, -5), nans(n.tokens * n.k), Floats(n.tokens * n.hidden, 2.0f),
-             Floats(n.experts * n.hidden, 0.5f)};
-  const bool replay = !replayed.empty();
-  if (!replay) out.indices.assign(n.tokens * n.k, -7);
-  Scratch saved(host->router->saved(n)), workspace(host->router->workspace(n));
-  const TensorView vx = view(x, {n.tokens, n.hidden}), vg = view(gate, {n.experts, n.hidden});
-  const Shape slots{n.tokens, n.k};
-  host->router->forward(host.stream, {vx, vg, normalise, replay, view(out.indices, slots), view(out.weights, slots),
-                                      view(out.counts, {n.experts}), saved.region(), workspace.region()});
-  host->router->backward(host.stream, {vx, vg, normalise, view(out.indices, slots), view(out.weights, slots),
-                                       view(dweights, slots), view(out.dx, {n.tokens, n.hidden}),
-                                       view(out.dgate, {n.experts, n.hidden}), saved.region(), workspace.region()});
-  host.finish();
-  return out;
-}
-
-void compare_router(const Router::Sizes& n, bool normalise, bool replay) {
-  Host host;
-  const Floats x = random_floats(n.tokens * n.hidden, 1), gate = random_floats(n.experts * n.hidden, 2);
-  const Doubles dx = to_doubles(x), dgate = to_doubles(gate), dweights = to_doubles(random_floats(n.tokens * n.k, 3));
-  const reference::RouterSizes r{n.tokens, n.hidden, n.experts, n.k, normalise};
-  Ints indices(n.tokens * n.k), counts(n.experts);
-  if (replay) {
-    for (std::size_t i = 0; i < indices.size(); ++i)
-      indices[i] = static_cast<std::int32_t>((7 * i + i / 3) % n.experts);
-  }
-  Doubles weights(indices.size()), want_dx(x.size()), want_dgate(gate.size());
-  reference::router_forward(r, dx.data(), dgate.data(), replay, indices.data(), weights.data(), counts.data());
-  reference::router_backward(r, dx.data(), dgate.data(), indices.data(), dweights.data(), want_dx.data(),
-                             want_dgate.data());
-  const Routed got = route(host, n, normalise, replay ? indices : Ints{}, x, gate);
-  EXPECT_EQ(got.indices, indices);
-  EXPECT_EQ(got.counts, counts);
-  expect_close("weights", got.weights, weights);
-  expect_close("dx", got.dx, want_dx, 2e-6, 2);
-  expect_close("dgate", got.dgate, want_dgate, 5e-6, 0.5);
-}
-
-TEST(HostRouter, MatchesTheReference) {
-  for (const Router::Sizes& n :
-       {Router::Sizes{0, 3, 2, 1}, {1, 1, 1, 1}, {5, 7, 3, 3}, {67, 33, 13, 4}, {301, 64, 8, 2}}) {
-    for (bool normalise : {false, true}) {
-      compare_router(n, normalise, false);
-      compare_router(n, normalise, true);
-      if (testing::Test::HasFatalFailure()) FAIL() << n.tokens << " tokens, normalise " << normalise;
-    }
-  }
-}
-
-TEST(HostRouter, TakesTheLargestFirstTiesToTheLowerIndexAndStaysValidAmongNan) {
-  Host host;
-  const Floats x = {1}, gate = {0, 2, 0, 2};
-  const Routed got = route(host, {1, 1, 4, 3}, true, {}, x, gate);
-  EXPECT_EQ(got.indices, (Ints{1, 3, 0}));
-  EXPECT_EQ(got.counts, (Ints{1, 1, 0, 1}));
-  const Routed broken = route(host, {1, 1, 4, 3}, true, {}, x, {0, std::nanf(""), 1, 2});
-  EXPECT_EQ(broken.indices, (Ints{0, 1, 2}));
-  for (float weight : broken.weights) EXPECT_TRUE(std::isnan(weight));
-}
-
-TEST(HostRouter, RefusesShapesThatDoNotFitAndReplayedExpertsThatDoNotExist) {
-  Host host;
-  const Floats x(6), gate(12), weights(4);
-  const Ints indices(4), counts(4), too_many(10), outside = {0, 1, 4, 0};
-  Scratch saved(host->router->saved({2, 3, 4, 2})), workspace(host->router->workspace({2, 3, 4, 2}));
-  const auto forward = [&](const TensorView& vg, const TensorView& vi, bool replay) {
-    host->router->forward(host.stream, {view(x, {2, 3}), vg, true, replay, vi, view(weights, {2, 2}), view(counts, {4}),
-                                        saved.region(), workspace.region()});
-  };
-  expect_refused(
-      [&] {
-        forward(view(gate, {3, 4}), view(indices, {2, 2}), false);
-      },
-      {"router forward", "gate", "[3, 4]", "[3, 3]"});
-  expect_refused(
-      [&] {
-        forward(view(gate, {4, 3}), view(indices, {1, 4}), false);
-      },
-      {"router forward", "indices", "[1, 4]", "[2, 4]"});
-  expect_refused(
-      [&] {
-        forward(view(gate, {4, 3}), view(too_many, {2, 5}), false);
-      },
-      {"router forward", "k = 5", "[4, 3]"});
-  forward(view(gate, {4, 3}), view(outside, {2, 2}), true);
-  expect_refused([&] { host.finish(); }, {"router", "replayed expert 4 of 4", "token 1"});
-}
-
-TEST(HostRouter, GivesTheSameBitsWithAnyNumberOfThreads) {
-  expect_same_bits_with_any_threads([](Host& host) {
-    const Router::Sizes n{701, 65, 17, 3};
-    const Routed got =
-        route(host, n, true, {}, random_floats(n.tokens * n.hidden, 1), random_floats(n.experts * n.hidden, 2));
-    return std::vector{got.weights, got.dx, got.dgate};
-  });
-}
 
 struct Permuted {
   Ints offsets, row_of_slot;
