@@ -131,7 +131,8 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
                                   std::int64_t columns) const override {
     const std::size_t bytes =
         call("transform_workspace", [&] { return role_->transform_workspace(operators, count, rows, columns); });
-    guard_.require(bytes <= most_bytes, "transform_workspace", "{} bytes make no sense; at most {}", bytes, most_bytes);
+    guard_.require(bytes <= most_plugin_bytes, "transform_workspace", "{} bytes make no sense; at most {}", bytes,
+                   most_plugin_bytes);
     return bytes;
   }
   void prepare(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a,

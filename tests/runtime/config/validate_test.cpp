@@ -82,6 +82,7 @@ TEST(Validation, ChecksGroupsOfExperts) {
   expect_problem(check_model(model), "model.num_experts_per_tok", {"is 5", "2 groups of 2 experts have 4"});
   model.set_num_experts_per_tok(4);
   EXPECT_TRUE(check_model(model).empty());
+  model.set_num_experts_per_tok(2);
   model.set_n_group(8);
   expect_problem(check_model(model), "model.n_group", {"is 8 of 8 experts", "two best"});
   model.set_n_group(3);

@@ -44,7 +44,8 @@ const Parameter norm{"model.norm.weight", {3}, ParameterKind::norm, 0, -1, -1};
 std::unique_ptr<Optimizer> make(Answers answers) {
   const Job job;
   const Site site;
-  return guarded(std::make_unique<Answering>(answers), PluginGuard("own", "/x/own.so", std::make_shared<CallTrail>()),
+  return guarded(std::make_unique<Answering>(answers),
+                 PluginGuard("optimizer", "own", "/x/own.so", std::make_shared<CallTrail>()),
                  RoleContext{job, site, {}, 0});
 }
 

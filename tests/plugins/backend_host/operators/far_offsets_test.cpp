@@ -187,11 +187,28 @@ TEST_F(Far, Router) {
     dweights.back() = 1;
     Scratch saved(host->router->saved(s)), workspace(host->router->workspace(s));
     const Shape slots{s.tokens, 1};
-    host->router->forward(host.stream, {in, vg, false, false, view(indices, slots), view(weights, slots),
-                                        view(counts, {s.experts}), saved.region(), workspace.region()});
-    host->router->backward(host.stream,
-                           {in, vg, false, view(indices, slots), view(weights, slots), view(dweights, slots), dx,
-                            view(dgate, {s.experts, s.hidden}), saved.region(), workspace.region()});
+    host->router->forward(host.stream, {in,
+                                        vg,
+                                        {},
+                                        {.normalise = false},
+                                        false,
+                                        view(indices, slots),
+                                        view(weights, slots),
+                                        view(counts, {s.experts}),
+                                        {},
+                                        saved.region(),
+                                        workspace.region()});
+    host->router->backward(host.stream, {in,
+                                         vg,
+                                         {.normalise = false},
+                                         view(indices, slots),
+                                         view(weights, slots),
+                                         view(dweights, slots),
+                                         {},
+                                         dx,
+                                         view(dgate, {s.experts, s.hidden}),
+                                         saved.region(),
+                                         workspace.region()});
     host.finish();
   };
   Floats weights1, weights, dgate1(n.experts * n.hidden), dgate(n.experts * n.hidden), dx1(n.hidden);
