@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/equivalence/rank_runs.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {

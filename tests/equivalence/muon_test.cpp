@@ -5,7 +5,7 @@
 
 #include "runtime/base/error.h"
 #include "tests/equivalence/rank_runs.h"
-#include "tests/runtime/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
