@@ -1,5 +1,5 @@
 // Token exchange between ranks that are threads: the same as one rank that has all tokens and experts.
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 #include "tests/plugins/ep/compare.h"
 
 namespace ananke::testing {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 
 namespace ananke {
 namespace {

@@ -4,7 +4,7 @@
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
 #include "runtime/engine/guarded_roles.h"
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 
 namespace ananke {
 namespace {

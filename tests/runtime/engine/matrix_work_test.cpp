@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "tests/expect_error.h"
+#include "tests/refusal.h"
 #include "tests/runtime/comm/small_model.h"
 
 namespace ananke {
