@@ -426,6 +426,19 @@ std::vector<std::string> remarks_on(const Job& job) {
         "more to compute",
         axis, experts, experts / axis, experts / axis + 1));
   }
+  const Model& model = job.model();
+  if (model.group_routing() != Model::NO_GROUPS && axis > 1 && model.n_group() % axis != 0) {
+    remarks.push_back(fmt::format(
+        "mesh.expert is {} and model.n_group {}: groups of experts lie across ranks, so that they limit the "
+        "ranks a token reaches, and even out what ranks get, less than they could; an expert axis that "
+        "divides n_group keeps them whole",
+        axis, model.n_group()));
+  }
+  if (job.training().force_balanced_routing()) {
+    remarks.push_back(
+        "training.force_balanced_routing is true: tokens are dealt to experts in turn, whatever the routers say. Times "
+        "are those of a balanced model, weights and losses those of none");
+  }
   return remarks;
 }
 

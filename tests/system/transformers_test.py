@@ -60,7 +60,8 @@ def record_case(folder):
     result.loss.backward()
     tensors = {"input_ids": ids.to(torch.int32), "logits": result.logits, "loss": result.loss.reshape(1)}
     for name, parameter in model.named_parameters():
-        tensors["grad." + name] = parameter.grad
+        if parameter.numel():  # shared experts of width 0 have nothing
+            tensors["grad." + name] = parameter.grad
     case = folder / "case.safetensors"
     save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, case)
     return type(model).__name__, case

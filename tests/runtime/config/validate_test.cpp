@@ -205,6 +205,22 @@ TEST(Validation, RemarksOnUnevenExpertAxes) {
   EXPECT_NE(remarks_on(job)[0].find("4 of every 12 ranks hold none"), std::string::npos) << remarks_on(job)[0];
 }
 
+TEST(Validation, RemarksOnGroupsAcrossRanksAndOnAForcedBalance) {
+  Job job;
+  *job.mutable_model() = small_model();
+  job.mutable_model()->set_num_experts(12);
+  job.mutable_model()->set_group_routing(Model::GROUPS_LIMITED_TOP_K);
+  job.mutable_model()->set_n_group(3);
+  job.mutable_mesh()->set_expert(2);
+  ASSERT_EQ(remarks_on(job).size(), 1u);
+  EXPECT_NE(remarks_on(job)[0].find("mesh.expert is 2 and model.n_group 3"), std::string::npos) << remarks_on(job)[0];
+  job.mutable_mesh()->set_expert(3);
+  EXPECT_TRUE(remarks_on(job).empty());
+  job.mutable_training()->set_force_balanced_routing(true);
+  ASSERT_EQ(remarks_on(job).size(), 1u);
+  EXPECT_NE(remarks_on(job)[0].find("dealt to experts in turn"), std::string::npos) << remarks_on(job)[0];
+}
+
 TEST(Validation, ChecksHowRowsAreShared) {
   Training training = small_training();
   EXPECT_TRUE(check_rows(training, 4).empty());
