@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "runtime/base/printable.h"
+
 namespace ananke {
 
 const char* name_of(ErrorKind kind) noexcept {
@@ -21,7 +23,15 @@ const char* name_of(ErrorKind kind) noexcept {
   return "unknown";
 }
 
-Error::Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+namespace {
+
+constexpr std::size_t longest_message = std::size_t{16} << 10;  // some screens full: more is no message
+
+}  // namespace
+
+// Kept as text, since it may quote a file.
+Error::Error(ErrorKind kind, const std::string& message)
+    : std::runtime_error(printable(message, longest_message)), kind_(kind) {}
 Error::~Error() = default;
 
 void detail::check_failed(const char* condition, const char* file, int line, const std::string& message) {

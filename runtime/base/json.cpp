@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 
@@ -180,7 +181,7 @@ class JsonParser {
     do {
       skip_space();
       std::string key = string();
-      if (!seen.insert(key).second) refuse(fmt::format("the key \"{}\" stands twice in one object", key));
+      if (!seen.insert(key).second) refuse(fmt::format("the key \"{}\" stands twice in one object", printable(key, 100)));
       skip_space();
       if (!take(':')) refuse("':' is expected");
       Json member = value(depth + 1);
@@ -264,11 +265,12 @@ void Json::write(std::string& out, std::size_t limit) const {
 }
 
 std::string Json::brief() const {
-  constexpr std::size_t limit = 60;
+  std::size_t limit = 60;
   std::string out;
   write(out, limit);
-  if (out.size() > limit) out = out.substr(0, limit) + "...";
-  return out;
+  if (out.size() <= limit) return out;
+  while ((static_cast<unsigned char>(out[limit]) & 0xC0U) == 0x80U && limit > 56) --limit;  // not within a character
+  return out.substr(0, limit) + "...";
 }
 
 std::string json_quoted(std::string_view text) {

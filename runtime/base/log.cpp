@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 namespace {
@@ -59,7 +60,7 @@ void open_log(const std::filesystem::path& file, std::string_view label, LogLeve
 
 void write_log(LogLevel level, std::string_view message) noexcept {
   try {
-    logger()->log(level_of(level), "{}", message);
+    logger()->log(level_of(level), "{}", printable(message));  // it may quote a file, or a stranger's connection
   } catch (...) {  // logging must never end a job
   }
 }

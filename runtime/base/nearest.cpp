@@ -36,6 +36,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b, std::size_t li
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {
+  constexpr std::size_t longest = 256;  // nobody mistypes more; the comparison takes the product of both lengths
+  if (name.size() > longest) return "";
   std::size_t limit = std::max<std::size_t>(2, name.size() / 3);
   const std::string* nearest = nullptr;
   for (const std::string& candidate : known) {

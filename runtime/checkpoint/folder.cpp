@@ -16,6 +16,7 @@
 #include "runtime/base/hash.h"
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/durable.h"
+#include "runtime/checkpoint/index.h"
 
 namespace ananke {
 namespace {
@@ -152,6 +153,7 @@ CheckpointIndex read_index(const std::filesystem::path& folder, const std::strin
       fail(ErrorKind::checkpoint, "{} names a file '{}' outside the folder", index_name, file.name());
     }
   }
+  check_index(index);
   return index;
 }
 

@@ -8,9 +8,11 @@
 #include <set>
 
 #include "ananke/model.pb.h"
+#include "ananke/options.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/printable.h"
 #include "runtime/checkpoint/huggingface.h"
 
 namespace ananke {
@@ -126,7 +128,7 @@ class ConfigReader {
 
   [[noreturn]] void refuse(std::string_view key, std::string_view what) const {
     const Json* value = json_.find(key);
-    fail(ErrorKind::data, "{}: {}{}: {}", path_, key, value ? ": " + value->brief() : "", what);
+    fail(ErrorKind::data, "{}: {}{}: {}", path_, printable(key, 100), value ? ": " + value->brief() : "", what);
   }
 
   // The member, marked as understood; null where it is missing.
@@ -141,9 +143,8 @@ class ConfigReader {
     if (!value && missing) return *missing;
     if (!value) fail(ErrorKind::data, "{}: {} is missing and has no sensible default; add it", path_, key);
     const auto number = value->as_unsigned();
-    // Sizes become signed 32-bit numbers in places.
-    if (!number || *number > std::uint64_t{std::numeric_limits<std::int32_t>::max()})
-      refuse(key, "must be a whole number");
+    const std::uint64_t most = most_of(key);
+    if (!number || *number > most) refuse(key, fmt::format("must be a whole number, at most {}", most));
     return static_cast<std::uint32_t>(*number);
   }
   std::uint32_t positive(const std::string& key, std::optional<std::uint32_t> missing = {}) {
@@ -181,6 +182,13 @@ class ConfigReader {
 
  private:
   static Json load(const std::filesystem::path& path);
+
+  // What a job's model may have: fields have the names of keys. Sizes become signed 32-bit numbers in places.
+  static std::uint64_t most_of(const std::string& key) {
+    const auto* field = Model::descriptor()->FindFieldByName(key == "num_local_experts" ? "num_experts" : key);
+    const double most = field != nullptr ? field->options().GetExtension(rule).maximum() : 0;
+    return most > 0 ? static_cast<std::uint64_t>(most) : std::numeric_limits<std::int32_t>::max();
+  }
 
   void check_neutral(const Neutral& rule) {
     const Json* value = take(rule.key);
@@ -278,11 +286,13 @@ void read_dense_layers(ConfigReader& config, Model& model) {
   const Json* dense = config.take("mlp_only_layers");
   if (!dense || dense->is(Json::Type::null)) return;
   if (!dense->is(Json::Type::array)) config.refuse("mlp_only_layers", "must be a list of layer numbers");
+  std::set<std::uint64_t> layers;
   for (const Json& item : dense->items()) {
     const auto layer = item.as_unsigned();
     if (!layer) config.refuse("mlp_only_layers", "must be a list of layer numbers");
-    if (*layer < model.num_hidden_layers()) model.add_mlp_only_layers(static_cast<std::uint32_t>(*layer));
+    if (*layer < model.num_hidden_layers()) layers.insert(*layer);
   }
+  for (const std::uint64_t layer : layers) model.add_mlp_only_layers(static_cast<std::uint32_t>(layer));
 }
 
 void read_experts(ConfigReader& config, Model& model, const char* number) {

@@ -1,6 +1,9 @@
 #include "runtime/checkpoint/index.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
+#include <string_view>
 
 #include "ananke/checkpoint.pb.h"
 #include "runtime/base/error.h"
@@ -75,6 +78,46 @@ void IndexBuilder::finish() {
     if (covered != elements(tensor)) {
       fail(ErrorKind::checkpoint, "{} elements of '{}' of {} were written, and its shape {} has {}; this is a bug",
            covered, tensor.state(), tensor.parameter(), sizes_text(tensor), elements(tensor));
+    }
+  }
+}
+
+namespace {
+
+void check_tensor(const CheckpointTensor& tensor, int files) {
+  constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max() / sizeof(float);
+  const auto refuse = [&](const std::string& what) {
+    fail(ErrorKind::checkpoint, "its index is impossible: '{}' of {}: {}", tensor.state(), tensor.parameter(), what);
+  };
+  std::uint64_t elements = 1;
+  for (const std::uint64_t size : tensor.shape()) {
+    if (size > most || __builtin_mul_overflow(elements, size, &elements) || elements > most) {
+      refuse(fmt::format("its shape is {}", sizes_text(tensor)));
+    }
+  }
+  std::uint64_t covered = 0;
+  for (const CheckpointFragment& fragment : tensor.fragments()) {
+    if (fragment.begin() != covered || fragment.count() > elements - covered) {
+      refuse(fmt::format("{} elements from {} stand where those from {} of {} should", fragment.count(),
+                         fragment.begin(), covered, elements));
+    }
+    if (fragment.file() >= static_cast<std::uint32_t>(files)) {
+      refuse(fmt::format("elements from {} are in file {} of {}", fragment.begin(), fragment.file(), files));
+    }
+    covered += fragment.count();
+  }
+  if (covered != elements) refuse(fmt::format("{} of {} elements are in no file", elements - covered, elements));
+}
+
+}  // namespace
+
+void check_index(const CheckpointIndex& index) {
+  std::set<std::pair<std::string_view, std::string_view>> seen;
+  for (const CheckpointTensor& tensor : index.tensors()) {
+    check_tensor(tensor, index.files_size());
+    if (!seen.emplace(tensor.parameter(), tensor.state()).second) {
+      fail(ErrorKind::checkpoint, "its index is impossible: '{}' of {} stands in it twice", tensor.state(),
+           tensor.parameter());
     }
   }
 }

@@ -30,6 +30,10 @@ class IndexBuilder {
   std::map<std::pair<std::string, std::string>, int> tensors_;  // (parameter, state) → its place in the index
 };
 
+// Throws Error(checkpoint) naming the tensor unless the index is one that IndexBuilder could have finished: every
+// tensor once, its elements in fragments of files that there are, in order, all of them and none twice.
+void check_index(const CheckpointIndex& index);
+
 // A part of a target that lies in one fragment of one file.
 struct FilePiece {
   std::size_t target = 0;   // index into the targets

@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 namespace {
@@ -105,7 +106,7 @@ struct Safetensors::File {
 namespace {
 
 [[noreturn]] void refuse(const std::string& file, std::string_view tensor, std::string_view what) {
-  fail(ErrorKind::data, "{}: tensor {}: {}", file, tensor, what);
+  fail(ErrorKind::data, "{}: tensor {}: {}", file, printable(tensor, 200), what);
 }
 
 // What the header says about one tensor, checked against itself; `begin` and `end` count from the header's end.

@@ -7,6 +7,7 @@
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 namespace pb = google::protobuf;
 using pb::FieldDescriptor;
 using Steps = std::span<const PathStep>;
+constexpr std::size_t most_quoted = 200;  // bytes of what was given, in messages
 
 std::string quoted(std::string_view text) {
   std::string result = "\"";
@@ -65,7 +67,7 @@ class Setter {
   [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) const {
     fail(ErrorKind::config, "{}: {}", what(), fmt::format(text, std::forward<Args>(args)...));
   }
-  std::string what() const { return "--set " + change_.text; }
+  std::string what() const { return "--set " + printable(change_.text, most_quoted); }
   const FieldDescriptor* find(const pb::Message& message, const PathStep& step) const;
   void descend(pb::Message* message, const FieldDescriptor* field, Steps steps) const;
   void assign(pb::Message* message, const FieldDescriptor* field, const PathStep& step) const;
@@ -202,7 +204,7 @@ void Setter::set_in_job(Job* job) {
 }  // namespace
 
 Override parse_override(const std::string& text) {
-  const std::string what = "--set " + text;
+  const std::string what = "--set " + printable(text, most_quoted);
   const std::size_t equal = text.find('=');
   if (equal == std::string::npos)
     fail(ErrorKind::config, "{}: there is no '='; write --set model.hidden_size=128", what);

@@ -7,12 +7,14 @@
 #include "ananke/job.pb.h"
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 namespace {
 
 namespace pb = google::protobuf;
 using Tree = pb::TextFormat::ParseInfoTree;
+constexpr std::size_t most_quoted = 200;  // bytes of a step, in messages
 
 // A place on the way down: the tree of one message of the text, and the last line and column that were known.
 struct Walk {
@@ -63,7 +65,8 @@ std::vector<PathStep> parse_path(const std::string& what, std::string_view path)
       const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
       if (error != std::errc() || index < 0 || std::string_view(rest, digits.data() + digits.size()) != "]") {
         fail(ErrorKind::config,
-             "{}: '{}' is no step of a path; an index is a whole number in brackets, as in optimizer[0]", what, step);
+             "{}: '{}' is no step of a path; an index is a whole number in brackets, as in optimizer[0]", what,
+             printable(step, most_quoted));
       }
       result.index = index;
       step = step.substr(0, bracket);
@@ -73,7 +76,7 @@ std::vector<PathStep> parse_path(const std::string& what, std::string_view path)
                                                     [](unsigned char c) { return std::isalnum(c) || c == '_'; });
     if (!named) {
       fail(ErrorKind::config, "{}: '{}' is no step of a path; write names with dots between, as in model.hidden_size",
-           what, path.substr(begin, end - begin));
+           what, printable(path.substr(begin, end - begin), most_quoted));
     }
     steps.push_back(std::move(result));
     begin = end + 1;

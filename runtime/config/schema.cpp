@@ -6,6 +6,7 @@
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 namespace {
@@ -110,7 +111,8 @@ std::string no_such_field(const pb::Descriptor* message, std::string_view name) 
     if (field.name() != name) continue;
     return fmt::format("message {} has no field '{}' any more; write {}", message->name(), name, field.instead());
   }
-  return fmt::format("message {} has no field '{}'{}", message->name(), name, suggestion(name, field_names(message)));
+  return fmt::format("message {} has no field '{}'{}", message->name(), printable(name, 200),
+                     suggestion(name, field_names(message)));
 }
 
 std::vector<std::string> field_names(const pb::Descriptor* message) {

@@ -9,17 +9,19 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
-#include <regex>
 #include <set>
 
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 namespace {
 
 namespace pb = google::protobuf;
+
+constexpr std::size_t most_quoted = 200;  // bytes of a name that is not known, in messages
 
 struct Complaint {
   int line = -1;  // from 0; -1: unknown
@@ -78,7 +80,7 @@ std::string unknown_field(const std::string& message, const std::string& field,
   for (const pb::Descriptor* candidate : known) {
     if (candidate->full_name() == message) return no_such_field(candidate, field);
   }
-  return fmt::format("message {} has no field '{}'", message, field);
+  return fmt::format("message {} has no field '{}'", message, printable(field, most_quoted));
 }
 
 std::string unknown_value(const std::string& value, const std::string& field,
@@ -89,7 +91,7 @@ std::string unknown_value(const std::string& value, const std::string& field,
     if (found == nullptr || found->enum_type() == nullptr) continue;
     for (const std::string& name : value_names(found->enum_type())) names.push_back(name);
   }
-  return fmt::format("field '{}' has no value '{}'{}", field, value, suggestion(value, names));
+  return fmt::format("field '{}' has no value '{}'{}", field, printable(value, most_quoted), suggestion(value, names));
 }
 
 std::string unknown_config(const std::string& url, const Schema& schema) {
@@ -104,32 +106,43 @@ std::string unknown_config(const std::string& url, const Schema& schema) {
   }
   const std::string refused =
       schema.refused().empty() ? "" : fmt::format(", and {} files it refuses", schema.refused().size());
-  return fmt::format("no plugin at hand has the config message '{}'{} (`ananke plugins` lists them{})", message,
-                     suggestion(message, names), refused);
+  return fmt::format("no plugin at hand has the config message '{}'{} (`ananke plugins` lists them{})",
+                     printable(message, most_quoted), suggestion(message, names), refused);
+}
+
+// What stands at each * of the form, up to the next quotation mark; nothing where the text is of another form.
+// (std::regex goes down the stack with every character, and names may be as long as a file.)
+std::vector<std::string> names_in(std::string_view text, std::string_view form) {
+  std::vector<std::string> names;
+  for (std::size_t star = 0; (star = form.find('*')) != std::string_view::npos;) {
+    if (!text.starts_with(form.substr(0, star))) return {};
+    text.remove_prefix(star);
+    form.remove_prefix(star + 1);
+    names.emplace_back(text.substr(0, text.find('"')));
+    text.remove_prefix(names.back().size());
+  }
+  return text == form ? names : std::vector<std::string>();
 }
 
 // What a person would say instead of the parser's own words; the wrong word, where the parser points behind it.
 std::string explain(const std::string& complaint, const pb::Descriptor* root, const Schema& schema, std::string* word) {
-  static const std::regex field(R"re(Message type "([^"]*)" has no field named "([^"]*)"\.)re");
-  static const std::regex value(R"re(Unknown enumeration value of "([^"]*)" for field "([^"]*)"\.)re");
-  static const std::regex config(R"re(Could not find type "([^"]*)" stored in google\.protobuf\.Any\.)re");
-  static const std::regex twice(R"re(Non-repeated field "([^"]*)" is specified multiple times\.)re");
-  std::smatch match;
-  if (std::regex_match(complaint, match, field)) {
-    *word = match[2];
-    return unknown_field(match[1], match[2], known_messages(root, schema));
+  if (const auto names = names_in(complaint, R"(Message type "*" has no field named "*".)"); !names.empty()) {
+    *word = names[1];
+    return unknown_field(names[0], names[1], known_messages(root, schema));
   }
-  if (std::regex_match(complaint, match, value)) {
-    *word = match[1];
-    return unknown_value(match[1], match[2], known_messages(root, schema));
+  if (const auto names = names_in(complaint, R"(Unknown enumeration value of "*" for field "*".)"); !names.empty()) {
+    *word = names[0];
+    return unknown_value(names[0], names[1], known_messages(root, schema));
   }
-  if (std::regex_match(complaint, match, config)) {
-    *word = message_of_url(match[1].str());
-    return unknown_config(match[1], schema);
+  if (const auto names = names_in(complaint, R"(Could not find type "*" stored in google.protobuf.Any.)");
+      !names.empty()) {
+    *word = message_of_url(names[0]);
+    return unknown_config(names[0], schema);
   }
-  if (std::regex_match(complaint, match, twice)) {
-    *word = match[1];
-    return fmt::format("field '{}' stands here a second time; keep one", match[1].str());
+  if (const auto names = names_in(complaint, R"(Non-repeated field "*" is specified multiple times.)");
+      !names.empty()) {
+    *word = names[0];
+    return fmt::format("field '{}' stands here a second time; keep one", names[0]);
   }
   std::string text = complaint;
   if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));

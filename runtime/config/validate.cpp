@@ -386,7 +386,12 @@ Problems check_training(const Training& training) {
 
 Problems check_optimizer_rules(const Job& job) {
   Problems problems;
+  constexpr std::size_t longest = 1000;  // std::regex goes down the stack with every parenthesis
   for (int i = 0; i < job.optimizer_size(); ++i) {
+    if (const std::size_t bytes = job.optimizer(i).match().size(); bytes > longest) {
+      add(&problems, fmt::format("optimizer[{}].match", i), "has {} bytes; at most {} are read", bytes, longest);
+      continue;
+    }
     try {
       const std::regex expression(job.optimizer(i).match());
     } catch (const std::regex_error& error) {

@@ -21,8 +21,9 @@ static_assert(std::endian::native == std::endian::little, "the superblock is rea
 
 constexpr const char* how_to_repair = "import the text again with `ananke data import`";
 
-// libhdf5 need not survive a file that was cut short, so the length that the superblock claims is compared first.
-// Layout: HDF5 File Format Specification 3.0, II.A (versions 0 and 1; versions 2 and 3).
+// libhdf5 1.10 overflows its own heap on damaged files of older formats. From superblock version 3 on, everything that
+// it follows has a checksum, which it compares first. Nor need it survive a file that was cut short, so the length that
+// the superblock claims is compared. Layout: HDF5 File Format Specification 3.0, II.A (versions 2 and 3).
 void check_superblock(const std::string& path) {
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) fail(ErrorKind::data, "cannot open the token store {}: {}", path, std::strerror(errno));
@@ -36,14 +37,17 @@ void check_superblock(const std::string& path) {
   if (got < sizeof signature || std::memcmp(head, signature, sizeof signature) != 0) {
     fail(ErrorKind::data, "{} ({} bytes) is not an HDF5 file, so not a token store; {}", path, bytes, how_to_repair);
   }
-  const bool old = head[8] < 2;
-  const unsigned width = old ? head[13] : head[9];
   std::uint64_t end = 0;
-  if (got < sizeof head || head[8] > 3 || width != sizeof end) {
+  if (got < sizeof head || head[8] > 3 || (head[8] == 3 && head[9] != sizeof end)) {
     fail(ErrorKind::data, "{} ({} bytes): the HDF5 superblock is damaged; {}", path, bytes, how_to_repair);
   }
-  const std::size_t end_at = head[8] == 0 ? 40 : head[8] == 1 ? 44 : 28;
-  std::memcpy(&end, head + end_at, sizeof end);
+  if (head[8] < 3) {
+    fail(ErrorKind::data,
+         "{} has an HDF5 superblock of version {}; only version 3 is read, whose structures have checksums: {}, or write "
+         "it with libver='latest' (h5py)",
+         path, head[8], how_to_repair);
+  }
+  std::memcpy(&end, head + 28, sizeof end);
   if (end > bytes) {
     fail(ErrorKind::data, "{} was cut short: it has {} bytes of {}; {}", path, bytes, end, how_to_repair);
   }
@@ -93,19 +97,13 @@ struct TokenStore::State {
   void check_offsets();
 };
 
-// Fixed-length strings as the writer makes them, or variable-length ones as h5py does.
+// Text of variable length stands on HDF5's global heap, which has no checksum in any version.
 std::string TokenStore::State::text(const char* name) const {
   const Hdf5Handle from = attribute(name);
   const Hdf5Handle type(H5Aget_type(from.get()), H5Tclose);
   if (H5Tget_class(type.get()) != H5T_STRING) refuse(fmt::format("attribute {} is not text", name));
-  if (H5Tis_variable_str(type.get()) > 0) {
-    char* value = nullptr;
-    if (H5Aread(from.get(), type.get(), static_cast<void*>(&value)) < 0 || value == nullptr) {
-      refuse(fmt::format("attribute {} cannot be read: {}", name, hdf5_reason()));
-    }
-    std::string result = value;
-    H5free_memory(value);
-    return result;
+  if (H5Tis_variable_str(type.get()) != 0) {
+    refuse(fmt::format("attribute {} is text of variable length; h5py writes numpy.bytes_(...) with a fixed one", name));
   }
   std::string result(H5Tget_size(type.get()), '\0');
   if (H5Aread(from.get(), type.get(), result.data()) < 0) {
@@ -116,6 +114,11 @@ std::string TokenStore::State::text(const char* name) const {
 }
 
 Hdf5Handle TokenStore::State::dataset(const char* name, std::uint64_t& length) const {
+  // A link to another file would lead to one that nobody has looked at.
+  H5L_info_t link{};
+  if (H5Lget_info(file.get(), name, &link, H5P_DEFAULT) >= 0 && link.type != H5L_TYPE_HARD) {
+    refuse(fmt::format("{} is a link", name));
+  }
   const Hdf5Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
   H5Pset_chunk_cache(access.get(), 521, std::size_t{8} << 20, 0.75);
   Hdf5Handle result(H5Dopen2(file.get(), name, access.get()), H5Dclose);
@@ -125,6 +128,10 @@ Hdf5Handle TokenStore::State::dataset(const char* name, std::uint64_t& length) c
   if (H5Tget_class(type.get()) != H5T_INTEGER || H5Tget_sign(type.get()) != H5T_SGN_NONE ||
       H5Sget_simple_extent_ndims(space.get()) != 1) {
     refuse(fmt::format("dataset {} is not a one-dimensional array of unsigned integers", name));
+  }
+  const Hdf5Handle creation(H5Dget_create_plist(result.get()), H5Pclose);
+  if (H5Pget_layout(creation.get()) == H5D_VIRTUAL || H5Pget_external_count(creation.get()) != 0) {
+    refuse(fmt::format("dataset {} has its data in other files", name));
   }
   hsize_t size = 0;
   H5Sget_simple_extent_dims(space.get(), &size, nullptr);

@@ -6,6 +6,8 @@
 // tokens: 1-D, the smallest of u8/u16/u32 that holds the vocabulary. document_offsets: u64, documents + 1 of them, from
 // 0; tokenizer_model: u8, the SentencePiece model where there is one. The first two are chunked, every chunk with a
 // checksum; file metadata in the format of HDF5 1.10, which has checksums too.
+// A store that another program wrote is read when its superblock has version 3 (h5py: libver="latest"), its text has a
+// fixed length (numpy.bytes_) and its datasets are in the file itself.
 #pragma once
 
 #include <cstdint>

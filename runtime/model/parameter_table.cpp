@@ -31,7 +31,7 @@ const char* name_of(UnitKind kind) noexcept {
 
 bool is_moe_layer(const Model& model, int layer) {
   const auto& dense = model.mlp_only_layers();
-  return model.num_experts() > 0 && (layer + 1) % static_cast<int>(model.decoder_sparse_step()) == 0 &&
+  return model.num_experts() > 0 && (static_cast<std::uint32_t>(layer) + 1) % model.decoder_sparse_step() == 0 &&
          std::find(dense.begin(), dense.end(), static_cast<std::uint32_t>(layer)) == dense.end();
 }
 

@@ -81,6 +81,30 @@ TEST_F(DamagedCheckpoint, AnIndexThatIsNoIndexButVouchedFor) {
       "is not a checkpoint's index");
 }
 
+// Every rank asks it where to read: nothing in it may lead outside a file or a tensor.
+TEST_F(DamagedCheckpoint, AnIndexThatContradictsItselfButIsVouchedFor) {
+  const auto vouched = [](const std::string& tensors) {
+    return [tensors](const std::filesystem::path& folder) {
+      const std::string text = R"({"format":1,"step":"2","files":[{"name":"rank-0000.h5","bytes":"9"}],"tensors":[)" + tensors + "]}";
+      overwrite(folder / "index.json", text);
+      overwrite(folder / "COMPLETE", "index.json " + hash_hex(text) + "\n");
+    };
+  };
+  const auto tensor = [](const std::string& shape, const std::string& fragments) {
+    return R"({"parameter":"p","state":"weight","shape":[)" + shape + R"(],"fragments":[)" + fragments + "]}";
+  };
+  const auto fragment = [](const std::string& begin, const std::string& count, int file = 0) {
+    return fmt::format(R"({{"file":{},"begin":"{}","count":"{}"}})", file, begin, count);
+  };
+  const std::string good = tensor("2,3", fragment("0", "4") + "," + fragment("4", "2"));
+  expect_older(vouched(good + "," + good), "'weight' of p stands in it twice");
+  expect_older(vouched(tensor("2,3", fragment("0", "6", 1))), "file 1 of 1");
+  expect_older(vouched(tensor("2,3", fragment("0", "5"))), "1 of 6 elements are in no file");
+  expect_older(vouched(tensor("2,3", fragment("0", "4") + "," + fragment("3", "3"))), "3 elements from 3");
+  expect_older(vouched(tensor("2,3", fragment("0", "4") + "," + fragment("4", "18446744073709551615"))), "from 4");
+  expect_older(vouched(tensor("4294967296,4294967296", "")), "shape is [4294967296, 4294967296]");
+}
+
 TEST_F(DamagedCheckpoint, AFolderRenamedToAnotherStep) {
   expect_older(
       [this](auto& folder) {

@@ -101,6 +101,9 @@ TEST(HuggingfaceConfig, RefusesImpossibleValues) {
   EXPECT_NAMES(refused("mlp_only_layers", "[0, -1]"), "layer numbers");
   EXPECT_NAMES(refused("mlp_only_layers", "[0]"), "intermediate_size is missing");
   EXPECT_NAMES(refused("hidden_size", "NaN"), "JSON");
+  EXPECT_NAMES(refused("num_hidden_layers", "2147483647"), "at most 10000");
+  EXPECT_NAMES(refused("num_experts", "65537"), "at most 65536");
+  EXPECT_NAMES(Config().remove("num_experts").set("num_local_experts", "65537").refused(), "at most 65536");
   EXPECT_NAMES(refusal(ErrorKind::data, [] { read_huggingface_config("/no/such/folder"); }), "/no/such/folder");
 }
 

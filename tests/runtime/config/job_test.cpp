@@ -220,6 +220,10 @@ TEST_F(JobReader, SurvivesAnyText) {
   std::string deep = "x";
   for (int i = 0; i < 100000; ++i) deep += "{x";
   EXPECT_ERROR(file_.load(deep), ErrorKind::config, "job.textproto:1:");
+  const std::string long_name(1'000'000, 'x');
+  EXPECT_ERROR(file_.load(long_name + ": 1"), ErrorKind::config, "job.textproto:1:1: message Job has no field 'xxx",
+               "bytes more)");
+  EXPECT_ERROR(file_.load(valid_job, {long_name + "=1"}), ErrorKind::config, "--set xxx", "bytes more)");
   const RandomKey random(11, "text");
   const std::string letters = "{}[]<>:;,\"'\\#./_-+09aezAnull\n\t \0\xff";
   std::uint64_t draw = 0;

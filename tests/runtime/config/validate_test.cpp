@@ -312,6 +312,8 @@ TEST(Validation, ChecksRoutingFilesAndRules) {
   EXPECT_TRUE(check_optimizer_rules(job).empty());
   job.add_optimizer()->set_match("mlp.(gate");
   expect_problem(check_optimizer_rules(job), "optimizer[1].match", {"mlp.(gate"});
+  job.mutable_optimizer(1)->set_match(std::string(100'000, '('));
+  expect_problem(check_optimizer_rules(job), "optimizer[1].match", {"100000 bytes", "1000"});
 }
 
 }  // namespace

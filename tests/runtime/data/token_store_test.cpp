@@ -71,8 +71,60 @@ TEST(TokenStore, RefusesFilesThatAreNoStore) {
   EXPECT_NAMES(refused(folder.write("text.h5", std::string(5000, 'x'))), "not an HDF5 file");
   EXPECT_NAMES(refused(folder.write("head.h5", "\x89HDF\r\n\x1a\n")), "superblock");
   const auto foreign = folder / "foreign.h5";
-  H5Fclose(H5Fcreate(foreign.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+  const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+  H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+  H5Fclose(H5Fcreate(foreign.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access));
+  H5Pclose(access);
   EXPECT_NAMES(refused(foreign), "no attribute format");
+}
+
+// What libhdf5 1.10 reads without a checksum, or from files that nobody has looked at, it is not asked to read.
+TEST(TokenStore, RefusesWhatLibhdf5CannotCheck) {
+  TemporaryFolder folder;
+  const auto path = folder / "s.h5";
+  write_store(path, {{1, 2, 3}, {4, 5}});
+  std::string old = read_text(path);
+  for (const char version : {0, 1, 2}) {
+    old[8] = version;
+    EXPECT_NAMES(refused(folder.write("old.h5", old)), fmt::format("superblock of version {}", int{version}));
+  }
+  edit(path, [](hid_t file) {
+    H5Adelete(file, "source");
+    const hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, H5T_VARIABLE);
+    const hid_t space = H5Screate(H5S_SCALAR);
+    const hid_t attribute = H5Acreate2(file, "source", type, space, H5P_DEFAULT, H5P_DEFAULT);
+    const char* text = "a test";
+    H5Awrite(attribute, type, static_cast<const void*>(&text));
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Tclose(type);
+  });
+  EXPECT_NAMES(refused(path), "attribute source is text of variable length");
+  write_store(path, {{1, 2, 3}, {4, 5}});
+  edit(path, [](hid_t file) {
+    H5Ldelete(file, "tokens", H5P_DEFAULT);
+    H5Lcreate_external("other.h5", "tokens", file, "tokens", H5P_DEFAULT, H5P_DEFAULT);
+  });
+  EXPECT_NAMES(refused(path), "tokens is a link");
+}
+
+TEST(TokenStore, RefusesDataInOtherFiles) {
+  TemporaryFolder folder;
+  const auto path = folder / "s.h5";
+  folder.write("raw", "12345");
+  write_store(path, {{1, 2, 3}, {4, 5}});
+  edit(path, [&](hid_t file) {
+    H5Ldelete(file, "tokens", H5P_DEFAULT);
+    const hsize_t size = 5;
+    const hid_t space = H5Screate_simple(1, &size, nullptr);
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_external(creation, (folder / "raw").c_str(), 0, 5);
+    H5Dclose(H5Dcreate2(file, "tokens", H5T_STD_U8LE, space, H5P_DEFAULT, creation, H5P_DEFAULT));
+    H5Pclose(creation);
+    H5Sclose(space);
+  });
+  EXPECT_NAMES(refused(path), "tokens has its data in other files");
 }
 
 TEST(TokenStore, RefusesAStoreCutAnywhere) {
