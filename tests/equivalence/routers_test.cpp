@@ -100,7 +100,7 @@ TEST(RouterLosses, OfMicrobatchesCountByTheirShareOfValidTokens) {
   const Job both = router_job(folder.path(), losses);
   const Job half = router_job(folder.path(), losses, "training { rows_per_step: 4 }");
   const GradientResult whole = first_gradients(both, {{1, 1}, 2}), first = first_gradients(half, {{1, 1}}),
-                       second = first_gradients(half, {{1, 1}, 1, false, 0, "step", 4});
+                       second = first_gradients(half, {.mesh = {1, 1}, .skip_rows = 4});
   ASSERT_EQ(first.valid_targets + second.valid_targets, whole.valid_targets);
   const double a = static_cast<double>(first.valid_targets) / static_cast<double>(whole.valid_targets), b = 1 - a;
   EXPECT_NEAR(whole.auxiliary_loss, a * first.auxiliary_loss + b * second.auxiliary_loss, 1e-6 * whole.auxiliary_loss);

@@ -89,15 +89,15 @@ TEST_F(DryRunTest, RefusesWhatTheRunRefusesWithTheSameCode) {
 
 TEST_F(DryRunTest, TellsOfAPluginThatFailsOrCrashesAsTheRunDoes) {
   setenv("ANANKE_PLUGIN_PATH", ANANKE_BINARY_DIR "/tests/faulty_plugins", 1);
-  const std::vector<std::string> use = {"--set", "plugins.faulty_optimizer.fault=CRASH_IN_CONSTRUCTOR", "--set",
-                                        "optimizer[0].use=faulty_optimizer"};
-  EXPECT_EQ(dry(use), static_cast<int>(ErrorKind::worker_failed)) << output_;
-  expect_says("last words: plugin 'faulty_optimizer'");
+  const auto with = [&](const std::string& at, const std::string& fault) {
+    return dry({"--set", "plugins.faulty_optimizer.at='" + at + "'", "--set",
+                "plugins.faulty_optimizer.fault='" + fault + "'", "--set", "optimizer[0].use=faulty_optimizer"});
+  };
+  EXPECT_EQ(with("constructor", "segv"), static_cast<int>(ErrorKind::worker_failed)) << output_;
+  expect_says("last words: ");
+  expect_says("plugin 'faulty_optimizer'");
   expect_says("was ended by signal 11");
-  EXPECT_EQ(
-      dry({"--set", "plugins.faulty_optimizer.fault=STATE_WITHOUT_NAME", "--set", "optimizer[0].use=faulty_optimizer"}),
-      static_cast<int>(ErrorKind::plugin))
-      << output_;
+  EXPECT_EQ(with("states", "no name"), static_cast<int>(ErrorKind::plugin)) << output_;
   expect_says("plugin 'faulty_optimizer'");
   unsetenv("ANANKE_PLUGIN_PATH");
 }
