@@ -188,7 +188,7 @@ std::string optimizer_of(const std::filesystem::path& folder) {
 }
 
 bool run_optimizer_case(const std::filesystem::path& folder, const PluginCatalog& catalog) {
-  const FoundPlugin& found = find(catalog, optimizer_of(folder));
+  const FoundPlugin found = find(catalog, optimizer_of(folder));
   const Json hyper = read_hyper(folder);
   const std::string config = make_config(hyper, *found.note);
   const Tolerance tolerance = tolerance_of(hyper);
