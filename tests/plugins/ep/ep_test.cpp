@@ -1,4 +1,8 @@
 // Token exchange between ranks that are threads: the same as one rank that has all tokens and experts.
+#include <array>
+#include <condition_variable>
+#include <mutex>
+
 #include "tests/refusal.h"
 #include "tests/plugins/ep/compare.h"
 
@@ -106,6 +110,44 @@ TEST(Ep, GivesTheSameBitsInEveryRunAndWithRecompute) {
       EXPECT_EQ(run->layers[layer].gradients, first.layers[layer].gradients);
     }
   }
+}
+
+// The experts of a chunk wait until the next chunk's exchange is over: that ends only if it runs meanwhile.
+void expect_overlap(const LayerCase& c, int chunks) {
+  SCOPED_TRACE(c.recompute);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<int> ended(c.tokens.size());
+  bool in_time = true;
+  LayerHooks hooks;
+  hooks.exchange_ended = [&](int rank, Stream& exchange, std::int64_t) {
+    exchange.run_on_host([&, rank] {
+      std::lock_guard lock(mutex);
+      ++ended[static_cast<std::size_t>(rank)];
+      changed.notify_all();
+    });
+  };
+  hooks.mlp_begins = [&](int rank, Stream& compute, int chunk, bool backward) {
+    if (chunk + 1 == chunks) return;     // nothing follows
+    const int forward = 1 + 2 * chunks;  // exchanges: the counts, and two of each chunk
+    const int before = backward ? forward + (c.recompute ? 1 : 0) : 1;
+    const int outwards = backward && c.recompute ? 2 : 1;  // that a chunk needs
+    const int wanted = before + outwards * (chunk + 2) + chunk;
+    compute.run_on_host([&, rank, wanted] {
+      std::unique_lock lock(mutex);
+      const auto over = [&] { return ended[static_cast<std::size_t>(rank)] >= wanted; };
+      in_time = changed.wait_for(lock, std::chrono::seconds(20), over) && in_time;
+    });
+  };
+  const LayerRun run = sweep({static_cast<int>(c.tokens.size()), 1, [&](int) { return c; },
+                              [&](int) { return "chunks: " + std::to_string(chunks); }, hooks})[0];
+  EXPECT_TRUE(in_time) << "the next chunk did not come while one was computed";
+  expect_same_layers(run, run_local(c), 3e-6);
+}
+
+TEST(Ep, TheNextChunkTravelsWhileOneIsComputed) {
+  expect_overlap({.tokens = {16, 24}}, 4);
+  expect_overlap({.tokens = {16, 24, 0}, .recompute = true}, 4);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <numeric>
@@ -39,7 +40,8 @@ std::unique_ptr<Experts> make_ep(const std::string& text, const RoleContext& con
 // Notes what is called; everything else is the real one's.
 class NotingCommunicator : public Communicator {
  public:
-  NotingCommunicator(Communicator& real, std::vector<std::string>& notes) : real_(real), notes_(notes) {}
+  NotingCommunicator(Communicator& real, std::vector<std::string>& notes, const LayerHooks& hooks)
+      : real_(real), notes_(notes), hooks_(hooks) {}
   int rank() const override { return real_.rank(); }
   int size() const override { return real_.size(); }
   void all_gather(Stream& stream, const TensorView& send, const TensorView& receive) override {
@@ -61,13 +63,19 @@ class NotingCommunicator : public Communicator {
   void all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> send_counts,
                   const TensorView& receive, std::span<const std::int64_t> receive_counts) override {
     notes_.push_back(std::string("all_to_all ") + name_of(send.dtype));
+    std::int64_t elements = 0;
+    for (int p = 0; p < size(); ++p) elements += p == rank() ? 0 : receive_counts[static_cast<std::size_t>(p)];
+    const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(receive.dtype));
+    if (hooks_.exchange_begins) hooks_.exchange_begins(rank(), stream, bytes);
     real_.all_to_all(stream, send, send_counts, receive, receive_counts);
+    if (hooks_.exchange_ended) hooks_.exchange_ended(rank(), stream, bytes);
   }
   void abort() noexcept override { real_.abort(); }
 
  private:
   Communicator& real_;
   std::vector<std::string>& notes_;
+  const LayerHooks& hooks_;
 };
 
 // A rank's device and everything that lives longer than one case.
@@ -97,13 +105,14 @@ constexpr int slots = 2;  // microbatches in flight, as the role is told
 class RankLayer {
  public:
   RankLayer(Bench& bench, std::unique_ptr<Experts> experts, const LayerCase& c, std::int64_t first, std::int64_t count,
-            RankReport& report)
+            const LayerHooks& hooks, RankReport& report)
       : bench_(bench),
+        hooks_(hooks),
         case_(c),
         first_(first),
         count_(count),
         report_(report),
-        communicator_(*bench.expert, report.collectives),
+        communicator_(*bench.expert, report.collectives, hooks),
         start_{*bench.backend, bench.table,  bench.placement, coordinates(bench.context.mesh, bench.context.rank),
                *bench.alone,   *bench.alone, *bench.alone,    communicator_,
                *bench.alone,   *bench.alone},
@@ -129,9 +138,12 @@ class RankLayer {
   void run(std::vector<LayerResult>& results, std::mutex& mutex) {
     mine_.resize(static_cast<std::size_t>(case_.layers));
     for (int layer = 0; layer < case_.layers; ++layer) data_.push_back(make_data(case_, layer));
-    for (int layer = 0; layer < case_.layers; ++layer) forward(layer, data_[layer], mine_[layer]);
-    for (int layer = case_.layers - 1; layer >= 0; --layer) backward(layer, data_[layer], mine_[layer]);
-    compute().synchronize();
+    report_.forward_seconds = timed([&] {
+      for (int layer = 0; layer < case_.layers; ++layer) forward(layer, data_[layer], mine_[layer]);
+    });
+    report_.backward_seconds = timed([&] {
+      for (int layer = case_.layers - 1; layer >= 0; --layer) backward(layer, data_[layer], mine_[layer]);
+    });
     report_.traffic = experts_.traffic();
     std::lock_guard lock(mutex);
     for (int layer = 0; layer < case_.layers; ++layer) {
@@ -195,6 +207,14 @@ class RankLayer {
     return cutter.region(bench_.backend->operators().grouped_mlp->saved(mlp_sizes()));
   }
 
+  template <class Work>
+  double timed(const Work& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    compute().synchronize();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
   struct Chunk {
     ExpertChunk at;
     Region mlp;
@@ -245,6 +265,7 @@ class RankLayer {
       const Chunk now = chunk(layer, c);
       if (c + 1 < chunks) experts_.dispatch_begin(compute(), a, chunk(layer, c + 1).at);
       experts_.dispatch_end(compute(), a, now.at);
+      if (hooks_.mlp_begins) hooks_.mlp_begins(bench_.context.rank, compute(), c, false);
       mlp_forward(now, weights);
       experts_.combine_begin(compute(), a, now.at);
       if (c > 0) experts_.combine_end(compute(), a, chunk(layer, c - 1).at);
@@ -282,6 +303,7 @@ class RankLayer {
         mlp_forward(now, weights);
       }
       experts_.combine_backward_end(compute(), a, now.at);
+      if (hooks_.mlp_begins) hooks_.mlp_begins(bench_.context.rank, compute(), c, true);
       bench_.backend->operators().grouped_mlp->backward(
           compute(), {now.at.rows, now.at.offsets, weights, now.at.d_outputs, now.at.d_rows, gradients, now.mlp,
                       region(workspace_)});
@@ -292,6 +314,7 @@ class RankLayer {
   }
 
   Bench& bench_;
+  const LayerHooks& hooks_;
   const LayerCase& case_;
   std::int64_t first_, count_;
   RankReport& report_;
@@ -313,10 +336,10 @@ LayerResult empty_result(const LayerCase& c) {
 }
 
 void run_rank(Bench& bench, std::unique_ptr<Experts> experts, const LayerCase& c, std::int64_t first,
-              std::int64_t count, LayerRun& run, std::mutex& mutex) {
+              std::int64_t count, const LayerHooks& hooks, LayerRun& run, std::mutex& mutex) {
   RankReport& report = run.ranks[static_cast<std::size_t>(bench.context.rank)];
   const std::uint64_t reads = bench.backend->device().reads();
-  RankLayer(bench, std::move(experts), c, first, count, report).run(run.layers, mutex);
+  RankLayer(bench, std::move(experts), c, first, count, hooks, report).run(run.layers, mutex);
   report.reads = bench.backend->device().reads() - reads;
 }
 
@@ -376,7 +399,8 @@ std::vector<LayerRun> sweep(const Sweep& what) {
       } else {
         experts = std::make_unique<LocalExperts>();
       }
-      run_rank(bench, std::move(experts), c, first, c.tokens.at(static_cast<std::size_t>(rank)), runs[i], mutex);
+      run_rank(bench, std::move(experts), c, first, c.tokens.at(static_cast<std::size_t>(rank)), what.hooks, runs[i],
+               mutex);
     }
     rendezvous.exchange("test done", {}, "");
   });

@@ -40,6 +40,7 @@ struct LayerResult {
 struct RankReport {
   Traffic traffic;
   std::uint64_t reads = 0;                               // of the device
+  double forward_seconds = 0, backward_seconds = 0;      // of all layers
   std::vector<std::string> collectives;                  // of the expert axis, as they were asked for
   std::map<std::string, std::uint64_t> planned, in_use;  // bytes by purpose: of plan(), and of the arena after start()
 };
@@ -54,12 +55,21 @@ LayerRun run_ep(const LayerCase& c, const std::string& config);
 // With the built-in local experts on one rank that has all tokens.
 LayerRun run_local(const LayerCase& c);
 
+// For what must run while something else does: called on a rank's host thread, may put work on the stream it is given.
+struct LayerHooks {
+  // Around every exchange of the expert axis; bytes: that this rank receives from others.
+  std::function<void(int rank, Stream&exchange, std::int64_t bytes)> exchange_begins, exchange_ended;
+  // Before the experts compute with a chunk that has arrived.
+  std::function<void(int rank, Stream& compute, int chunk, bool backward)> mlp_begins;
+};
+
 // Many cases on the same rank threads.
 struct Sweep {
   int ranks = 1;
   int cases = 0;
   std::function<LayerCase(int)> each;
   std::function<std::string(int)> config;  // of ep; none: local experts, all tokens on rank 0
+  LayerHooks hooks = {};
 };
 std::vector<LayerRun> sweep(const Sweep& what);
 
