@@ -256,12 +256,15 @@ TEST_F(JobReader, ReadsAConfigWhosePluginIsLoaded) {
 }
 
 TEST_F(JobReader, HoldsTheExampleJobs) {
-  const fs::path adamw = fs::path(ANANKE_BINARY_DIR) / "lib/ananke/adamw.so";
-  for (const char* name : {"smoke", "demo"}) {
-    const LoadedJob loaded = load_job(
-        {.file = fs::path(ANANKE_SOURCE_DIR) / "site/local/jobs" / (std::string(name) + ".textproto"),
-         .overrides = {"data={generated {}}", "evaluation.held_out=[]", "plugins.adamw.library=" + adamw.string()},
-         .plugin_folders = {config_library()}});
+  const fs::path built = fs::path(ANANKE_BINARY_DIR) / "lib/ananke";
+  for (const std::string name : {"smoke", "demo", "demo_muon"}) {
+    JobOptions options;
+    options.file = fs::path(ANANKE_SOURCE_DIR) / "site/local/jobs" / (name + ".textproto");
+    options.overrides = {"data={generated {}}", "evaluation.held_out=[]",
+                         "plugins.adamw.library=" + (built / "adamw.so").string()};
+    if (name == "demo_muon") options.overrides.push_back("plugins.muon.library=" + (built / "muon.so").string());
+    options.plugin_folders = {config_library()};
+    const LoadedJob loaded = load_job(options);
     EXPECT_EQ(loaded.job.resolved().ranks(), 4u);
     EXPECT_EQ(loaded.job.name(), name);
   }
