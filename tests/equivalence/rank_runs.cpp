@@ -311,6 +311,7 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
     }
     rendezvous.exchange("test done", {}, "");
     if (context.rank == 0) {
+      for (const PlanLine& line : engine.plan(limits)) result.planned[line.purpose] += line.bytes;
       result.loss = outcome.loss();
       result.auxiliary_loss = outcome.auxiliary_loss;
       result.z_loss = outcome.z_loss;

@@ -56,6 +56,7 @@ struct GradientResult {
   std::map<std::string, std::vector<float>> gradients;
   // Per parameter fragment and replica: the bits that replica holds, to compare replicas.
   std::map<std::string, std::vector<std::vector<float>>> by_replica;
+  std::map<std::string, std::uint64_t> planned;  // bytes by purpose, of rank 0
 };
 GradientResult first_gradients(Job job, const RunRequest& request);
 

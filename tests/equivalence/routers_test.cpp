@@ -46,6 +46,13 @@ void expect_equal(const GradientResult& got, const GradientResult& wanted, doubl
   }
 }
 
+// With an expert axis tokens are exchanged.
+RunRequest on(const MeshShape& mesh, int microbatches) {
+  RunRequest request{mesh, microbatches};
+  request.expert_chunks = mesh.expert > 1 ? 2 : 0;
+  return request;
+}
+
 class EveryRouter : public testing::TestWithParam<RouterCase> {
  protected:
   Job job(const std::string& more = "") const { return router_job(folder_.path(), GetParam().fields, more); }
@@ -59,32 +66,38 @@ TEST_P(EveryRouter, HasTheSameGradientsOnEveryMeshInBothOrders) {
     const GradientResult one = first_gradients(job(), {{1, 1}, microbatches});
     EXPECT_GT(one.auxiliary_loss, 0.2 * 4 * 0.9);  // coefficient x k when even; a little below where it is luckier
     EXPECT_GT(one.z_loss, 0);
-    for (const MeshShape& mesh : {MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{2, 1}, MeshShape{2, 2}}) {
+    for (const MeshShape& mesh : {MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{2, 1}, MeshShape{2, 2},
+                                  MeshShape{1, 2, 2}, MeshShape{1, 4, 2}, MeshShape{1, 4, 4}, MeshShape{2, 2, 2}}) {
       SCOPED_TRACE(to_string(mesh) + ", microbatches " + std::to_string(microbatches));
-      expect_equal(first_gradients(job(), {mesh, microbatches}), one, 1e-5);
-      if (microbatches == 2) expect_equal(first_gradients(layer_outer, {mesh, microbatches}), one, 1e-5);
+      expect_equal(first_gradients(job(), on(mesh, microbatches)), one, 1e-5);
+      if (microbatches == 2) expect_equal(first_gradients(layer_outer, on(mesh, microbatches)), one, 1e-5);
     }
   }
 }
 
 // Replicas hold the same bits of every gradient, the router's among them, also where the routers have losses.
 TEST_P(EveryRouter, HasBitEqualGradientsOnAllReplicas) {
-  const GradientResult result = first_gradients(job(), {{2, 2}, 2});
-  for (const auto& [name, replicas] : result.by_replica) {
-    ASSERT_EQ(replicas.size(), 2u) << name;
-    EXPECT_EQ(replicas[0], replicas[1]) << name;
+  for (const MeshShape& mesh : {MeshShape{2, 2}, MeshShape{2, 2, 2}}) {
+    const GradientResult result = first_gradients(job(), on(mesh, 2));
+    for (const auto& [name, replicas] : result.by_replica) {
+      ASSERT_EQ(replicas.size(), 2u) << name;
+      EXPECT_EQ(replicas[0], replicas[1]) << name;
+    }
   }
 }
 
 TEST_P(EveryRouter, OfRecomputeIsTheSameBitsAndCountsTheSame) {
-  const Job full = router_job(folder_ / "full", GetParam().fields, "training { steps: 3 recompute: FULL }");
-  const Job none = router_job(folder_ / "none", GetParam().fields, "training { steps: 3 }");
-  const RunResult recomputed = train(full, {{1, 2}, 2}), kept = train(none, {{1, 2}, 2});
-  EXPECT_EQ(recomputed.weights, kept.weights);
-  ASSERT_EQ(recomputed.steps.size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(recomputed.steps[i].routing().SerializeAsString(), kept.steps[i].routing().SerializeAsString());
-    EXPECT_EQ(recomputed.steps[i].auxiliary_loss(), kept.steps[i].auxiliary_loss());
+  for (const MeshShape& mesh : {MeshShape{1, 2}, MeshShape{1, 2, 2}}) {
+    const std::string name = to_string(mesh);
+    const Job full = router_job(folder_ / (name + " full"), GetParam().fields, "training { steps: 3 recompute: FULL }");
+    const Job none = router_job(folder_ / (name + " none"), GetParam().fields, "training { steps: 3 }");
+    const RunResult recomputed = train(full, on(mesh, 2)), kept = train(none, on(mesh, 2));
+    EXPECT_EQ(recomputed.weights, kept.weights);
+    ASSERT_EQ(recomputed.steps.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(recomputed.steps[i].routing().SerializeAsString(), kept.steps[i].routing().SerializeAsString());
+      EXPECT_EQ(recomputed.steps[i].auxiliary_loss(), kept.steps[i].auxiliary_loss());
+    }
   }
 }
 
