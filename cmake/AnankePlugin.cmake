@@ -73,6 +73,9 @@ function(ananke_plugin)
     target_compile_definitions(${target} PRIVATE ANANKE_PLUGIN_FILES="${files}")
   endif()
   target_link_libraries(${target} PRIVATE ananke::ananke ${P_LIBRARIES})
+  if(NOT ananke_SANITIZED)  # a sanitizer's functions come with the program
+    target_link_options(${target} PRIVATE LINKER:-z,defs)  # what is missing is said by the linker, not by a job
+  endif()
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${P_NAME} PREFIX "" SUFFIX ".so"
                         LIBRARY_OUTPUT_DIRECTORY ${P_OUTPUT_DIRECTORY})
 endfunction()

@@ -39,6 +39,7 @@ target_precompile_headers(ananke_test_headers PRIVATE <gtest/gtest.h> <fmt/forma
                           <functional> <map> <memory> <span> <string> <thread> <vector>)
 
 # Plugins are made as everybody makes them; only where things lie differs from the installed package.
+set(ananke_SANITIZED ${ANANKE_SANITIZE})
 set(ananke_PROTO_ROOT ${CMAKE_SOURCE_DIR}/proto)
 set(ananke_NOTE_SOURCE ${CMAKE_SOURCE_DIR}/runtime/plugin/note_section.cpp)
 include(AnankePlugin)  # ananke_plugin

@@ -1,5 +1,5 @@
-// `ananke plugins`: what is found on the search path, and what was refused and why. `ananke plugins info FILE`: what a
-// plugin's note says, its config's fields included. Nothing is loaded.
+// `ananke plugins`: what is found on the search path, and what was refused and why. `ananke plugins info PLUGIN`: what
+// a plugin's note says, how a job names it, and its config's fields. Nothing is loaded.
 #include <algorithm>
 #include <cstdio>
 
@@ -26,6 +26,40 @@ std::filesystem::path find_plugin_file(const std::string& word) {
     if (plugin.name == word) return plugin.file;
   }
   fail(ErrorKind::plugin, "there is neither a file nor a plugin '{}'{}", word, suggestion(word, names));
+}
+
+// Why a job could not use the file, or empty.
+std::string why_refused(const std::filesystem::path& file, const PluginNote& note) {
+  try {
+    check_fingerprint(note, file);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  const PluginCatalog catalog(plugin_search_path());
+  std::error_code ignored;
+  for (const RefusedPlugin& plugin : catalog.refused()) {
+    if (std::filesystem::equivalent(plugin.file, file, ignored)) return plugin.reason;
+  }
+  return "";
+}
+
+// How a job file names the plugin, with all defaults and with a value of its config; `config` is null where it has
+// none.
+std::string in_a_job(const PluginNote& note, const google::protobuf::Descriptor* config) {
+  std::string text = note.role() == "optimizer"
+                         ? fmt::format("  in a job     optimizer {{ match: \".*\" use: \"{}\" }}\n", note.name())
+                         : fmt::format("  in a job     plugins {{ use: \"{}\" }}\n", note.name());
+  if (config == nullptr) return text + "  config       none\n";
+  std::string example;
+  for (int i = 0; i < config->field_count() && example.empty(); ++i) {
+    const google::protobuf::FieldDescriptor* field = config->field(i);
+    if (field->is_repeated() || field->message_type() != nullptr) continue;
+    example = fmt::format("{}: {}", field->name(), default_of(field));
+    text += fmt::format("  on the line  --set plugins.{}.{}={}\n", note.name(), field->name(), default_of(field));
+  }
+  text += fmt::format("  config       plugins {{ config {{ [{}] {{ {}{}}} }} }}\n", type_url(config->full_name()),
+                      example, example.empty() ? "" : " ");
+  return text;
 }
 
 }  // namespace
@@ -60,28 +94,28 @@ int command_plugins(const Arguments& arguments) {
 
 int command_plugins_info(const Arguments& arguments) {
   std::string word;
-  CommandOptions options("plugins info", "PLUGIN",
-                         "Describes a plugin, by its name or its .so file: what it does and every field of its config\n"
-                         "with default and limits. It is not loaded.");
+  CommandOptions options(
+      "plugins info", "PLUGIN",
+      "Describes a plugin, by its name or its .so file: what it does, what it was built with, why it\n"
+      "is refused if it is, how a job names it, and every field of its config with default, limits\n"
+      "and meaning. It is not loaded.");
   options.word("PLUGIN", word);
   if (!options.read(arguments)) return 0;
   const std::filesystem::path file = find_plugin_file(word);
   const auto note = std::make_shared<const PluginNote>(read_note(file));
-  std::string text =
-      fmt::format("{} {}: {}\n  role         {}\n  file         {}\n  fingerprint  {}\n", note->name(), note->version(),
-                  note->description(), note->role(), file.string(), note->fingerprint());
-  if (note->fingerprint() != runtime_fingerprint()) {
-    text += fmt::format("  refused      this program was built by {}; rebuild the plugin\n", runtime_fingerprint());
+  std::string text = fmt::format(
+      "{} {}: {}\n  role         {}, see runtime/roles/{}.h\n  file         {}\n  built with   {}\n", note->name(),
+      note->version(), note->description(), note->role(), note->role(), file.string(), note->fingerprint());
+  if (const std::string reason = why_refused(file, *note); !reason.empty()) {
+    text += fmt::format("  refused      {}\n", reason);
   }
-  if (note->config_message().empty()) {
-    text += "  config       none\n";
-  } else {
-    Schema schema;
-    schema.add({file, note});
-    const auto* message = schema.config_of(*schema.plugin(note->name()));
-    text += fmt::format("  config       config {{ [{}] {{ ... }} }}\n\n", type_url(note->config_message()));
-    if (const std::string comment = comment_of(message); !comment.empty()) text += comment + "\n\n";
-    text += describe_fields(message, 2);
+  Schema schema;
+  schema.add({file, note});
+  const auto* message = schema.config_of(*schema.plugin(note->name()));
+  text += in_a_job(*note, message);
+  if (message != nullptr) {
+    if (const std::string comment = comment_of(message); !comment.empty()) text += "\n" + comment + "\n";
+    text += "\n" + describe_fields(message, 2);
   }
   std::fputs(text.c_str(), stdout);
   return 0;

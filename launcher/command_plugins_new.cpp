@@ -132,17 +132,31 @@ void make_folder(const fs::path& folder) {
   if (error) fail(ErrorKind::resource, "cannot make the folder {}: {}", folder.string(), error.message());
 }
 
+// As a shell reads it back.
+std::string shell_word(const std::string& text) {
+  const bool plain =
+      text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./,:@%") ==
+      std::string::npos;
+  return plain && !text.empty() ? text : "'" + replaced(text, "'", "'\\''") + "'";
+}
+
+bool is_installed() { return fs::exists(runtime_folder().parent_path() / "lib/cmake/ananke/ananke-config.cmake"); }
+
+// Where a plugin's build finds this ananke, as commands name it; a program that runs where it was built is not there
+// yet.
+std::string prefix_word() { return is_installed() ? shell_word(runtime_folder().parent_path().string()) : "DIR"; }
+
 void print_next_steps(const std::string& name, const fs::path& output) {
-  const fs::path prefix = runtime_folder().parent_path();
-  const bool installed = fs::exists(prefix / "lib/cmake/ananke/ananke-config.cmake");
+  const std::string prefix = prefix_word();
   std::printf("%s: a plugin that builds, tests and trains as it is\n", output.c_str());
-  if (!installed)
-    std::printf("  cmake --install BUILD --prefix DIR    # this program's; its build folder is %s\n", prefix.c_str());
-  std::printf("  cd %s\n  cmake -S . -B build -DCMAKE_PREFIX_PATH=%s\n  cmake --build build\n", output.c_str(),
-              installed ? prefix.c_str() : "DIR");
-  std::printf(
-      "  ctest --test-dir build --output-on-failure\n  ANANKE_PLUGIN_PATH=build/lib/ananke ananke plugins info %s\n",
-      name.c_str());
+  if (!is_installed()) {
+    std::printf("  cmake --install %s --prefix DIR    # first: where ananke shall be\n",
+                shell_word(runtime_folder().parent_path().string()).c_str());
+  }
+  std::printf("  cd %s\n  cmake -S . -B build -DCMAKE_PREFIX_PATH=%s\n  cmake --build build\n",
+              shell_word(output.string()).c_str(), prefix.c_str());
+  std::printf("  ctest --test-dir build --output-on-failure\n");
+  std::printf("  ANANKE_PLUGIN_PATH=build/lib/ananke %s/bin/ananke plugins info %s\n", prefix.c_str(), name.c_str());
 }
 
 }  // namespace
@@ -168,6 +182,7 @@ int command_plugins_new(const Arguments& arguments) {
   const Words replacements = {{"NAME", name},
                               {"CLASS", class_name(name)},
                               {"ROLE", role.name},
+                              {"PREFIX", prefix_word()},
                               {"DESCRIPTION", role.description},
                               {"OPTIMIZER", optimizer ? name : "adamw"},
                               {"RANKS", std::to_string(role.ranks)},

@@ -46,6 +46,41 @@ std::string type_of(const pb::FieldDescriptor* field) {
   return field->is_repeated() ? "list of " + type : type;
 }
 
+std::string headline(const pb::FieldDescriptor* field) {
+  const FieldRule& rule = field->options().GetExtension(ananke::rule);
+  std::string text = fmt::format("{}: {}", field->name(), type_of(field));
+  if (field->has_default_value()) text += fmt::format(", default {}", default_of(field));
+  if (rule.required() && !field->has_default_value()) text += ", required";
+  if (const std::string limits = describe_rule(field); !limits.empty()) text += ", " + limits;
+  if (rule.fixed_on_resume()) text += ", fixed on resume";
+  return text;
+}
+
+// The field's comment; of an enum also what stands above its type, where the field says nothing, and beside its values.
+std::string explanation(const pb::FieldDescriptor* field) {
+  std::string text = comment(field);
+  const pb::EnumDescriptor* type = field->enum_type();
+  if (type == nullptr) return text;
+  if (text.empty()) text = comment(type);
+  for (int i = 0; i < type->value_count(); ++i) {
+    const std::string of_value = comment(type->value(i));
+    if (!of_value.empty()) text += fmt::format("{}{}: {}", text.empty() ? "" : "\n", type->value(i)->name(), of_value);
+  }
+  return text;
+}
+
+std::string indented(const std::string& text, int indent) {
+  std::string result;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    result += std::string(static_cast<std::size_t>(indent), ' ') + text.substr(begin, end - begin) + '\n';
+    begin = end + 1;
+  }
+  return result;
+}
+
+}  // namespace
+
 std::string default_of(const pb::FieldDescriptor* field) {
   switch (field->cpp_type()) {
     case pb::FieldDescriptor::CPPTYPE_DOUBLE: return fmt::format("{}", field->default_value_double());
@@ -62,28 +97,6 @@ std::string default_of(const pb::FieldDescriptor* field) {
   return "";
 }
 
-std::string headline(const pb::FieldDescriptor* field) {
-  const FieldRule& rule = field->options().GetExtension(ananke::rule);
-  std::string text = fmt::format("{}: {}", field->name(), type_of(field));
-  if (field->has_default_value()) text += fmt::format(", default {}", default_of(field));
-  if (rule.required() && !field->has_default_value()) text += ", required";
-  if (const std::string limits = describe_rule(field); !limits.empty()) text += ", " + limits;
-  if (rule.fixed_on_resume()) text += ", fixed on resume";
-  return text;
-}
-
-std::string indented(const std::string& text, int indent) {
-  std::string result;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    result += std::string(static_cast<std::size_t>(indent), ' ') + text.substr(begin, end - begin) + '\n';
-    begin = end + 1;
-  }
-  return result;
-}
-
-}  // namespace
-
 std::string comment_of(const pb::Descriptor* message) { return comment(message); }
 std::string comment_of(const pb::FieldDescriptor* field) { return comment(field); }
 
@@ -92,7 +105,7 @@ std::string describe_fields(const pb::Descriptor* message, int indent) {
   std::string text;
   for (int i = 0; i < message->field_count(); ++i) {
     const pb::FieldDescriptor* field = message->field(i);
-    text += indented(headline(field), indent) + indented(comment(field), indent + 4);
+    text += indented(headline(field), indent) + indented(explanation(field), indent + 4);
     if (field->message_type() != nullptr && indent < deepest)
       text += describe_fields(field->message_type(), indent + 2);
   }

@@ -11,6 +11,9 @@ namespace ananke {
 // descriptor was built from a plugin's note.
 std::string describe_fields(const google::protobuf::Descriptor* message, int indent = 0);
 
+// A field's default as the text format writes it; empty for a message.
+std::string default_of(const google::protobuf::FieldDescriptor* field);
+
 // The comment above a message or field, lines joined by '\n', without surrounding blanks.
 std::string comment_of(const google::protobuf::Descriptor* message);
 std::string comment_of(const google::protobuf::FieldDescriptor* field);

@@ -274,6 +274,8 @@ class GuardedWire final : public GuardedOperator<Wire> {
   }
 };
 
+static_assert(sizeof(OperatorSet) == 15 * sizeof(void*),
+              "an operator of OperatorSet needs its wrapper above and below");
 struct GuardedOperators {
   GuardedOperators(const PluginGuard& guard, const OperatorSet& inner)
       : embedding(guard, *inner.embedding),

@@ -1,6 +1,7 @@
 #include "runtime/plugin/note.h"
 
 #include <elf.h>
+#include <fmt/ranges.h>
 #include <google/protobuf/stubs/logging.h>
 
 #include <cstdint>
@@ -44,6 +45,17 @@ std::string_view find_descriptor(std::string_view section, const std::string& fi
   fail(ErrorKind::plugin, "{} is damaged: its section .note.ananke holds no note of ananke", file);
 }
 
+// "ananke 0.1.0", "gcc 12.2.0", ...
+std::vector<std::string> parts_of(std::string_view fingerprint) {
+  std::vector<std::string> parts;
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = fingerprint.find(", ");
+    parts.emplace_back(fingerprint.substr(0, end));
+    if (end != std::string_view::npos) fingerprint.remove_prefix(end + 2);
+  }
+  return parts;
+}
+
 }  // namespace
 
 PluginNote read_note(const std::filesystem::path& file) {
@@ -72,9 +84,21 @@ const char* runtime_fingerprint() noexcept { return ANANKE_FINGERPRINT; }
 
 void check_fingerprint(const PluginNote& note, const std::filesystem::path& file) {
   if (note.fingerprint() == runtime_fingerprint()) return;
+  std::vector<std::string> theirs = parts_of(note.fingerprint()), ours = parts_of(runtime_fingerprint());
+  if (theirs.size() == ours.size()) {  // what differs is what a person needs
+    std::vector<std::string> of_plugin, of_program;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      if (theirs[i] == ours[i]) continue;
+      of_plugin.push_back(theirs[i]);
+      of_program.push_back(ours[i]);
+    }
+    theirs = std::move(of_plugin);
+    ours = std::move(of_program);
+  }
   fail(ErrorKind::plugin,
-       "{} was built by [{}], this program by [{}]; rebuild the plugin with this ananke and compiler", file.string(),
-       note.fingerprint(), runtime_fingerprint());
+       "{} was built with [{}], this program with [{}]; rebuild the plugin with this ananke's headers, "
+       "compiler and flags",
+       file.string(), fmt::join(theirs, ", "), fmt::join(ours, ", "));
 }
 
 std::vector<std::string> own_files(const PluginNote& note) {

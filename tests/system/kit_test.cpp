@@ -1,9 +1,11 @@
-// The plugin kit as a newcomer uses it: an installation in a folder of its own, moved; a new plugin of every offered
-// role, built, tested and trained with unchanged; then Lion, written with the kit.
+// The plugin kit as a newcomer uses it: an installation in a folder of its own, moved; a new plugin of
+// every offered role, built, tested and trained with unchanged; the commands of the guide and of the projects
+// as they stand; then Lion, written with the kit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 
 #include "tests/system/command_process.h"
 
@@ -46,6 +48,16 @@ class Kit : public ::testing::Test {
   static inline fs::path folder;
 };
 
+double last_loss(const fs::path& steps) {
+  std::ifstream file(steps);
+  double loss = -1;
+  for (std::string line; std::getline(file, line);) {
+    const auto at = line.find("\"loss\":");
+    if (line.starts_with("{\"step\"") && at != std::string::npos) loss = std::stod(line.substr(at + 7));
+  }
+  return loss;
+}
+
 class KitRole : public Kit, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(KitRole, IsBuiltTestedAndTrainedWithUnchanged) {
@@ -55,6 +67,28 @@ TEST_P(KitRole, IsBuiltTestedAndTrainedWithUnchanged) {
   const std::string resolved = text_of(folder / name / "build/run/job.textproto");
   EXPECT_NE(resolved.find("build/lib/ananke/" + name + ".so"), std::string::npos) << resolved;
 }
+
+class KitRoleOfTheSameMaths : public KitRole {};
+
+// These roles say how and where a step is computed, not what.
+TEST_P(KitRoleOfTheSameMaths, TrainsToTheLossOfTheBuiltIn) {
+  const std::string name = std::string("my_") + GetParam();
+  make(name, GetParam());
+  const std::string there = "cd " + (folder / name).string() + " && ";
+  shell(there + "cmake -S . -B build -DCMAKE_PREFIX_PATH=" + prefix().string() +
+        " && cmake --build build --target plugin_" + name);
+  const std::string run = "ANANKE_PLUGIN_PATH=build/lib/ananke " + ananke().string() + " run ";
+  shell(there + "grep -v '^plugins' job.textproto >plain.textproto && ! cmp job.textproto plain.textproto");
+  shell(there + run + "plain.textproto --ranks 2 --run-dir plain && " + run + "job.textproto --ranks 2 --run-dir mine");
+  const double plain = last_loss(folder / name / "plain/steps.jsonl"),
+               mine = last_loss(folder / name / "mine/steps.jsonl");
+  EXPECT_GT(plain, 1.0);
+  EXPECT_NEAR(mine, plain, 1e-4 * plain);
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, KitRoleOfTheSameMaths,
+                         ::testing::Values("observer", "activations", "experts", "parameters", "backend"),
+                         [](const auto& one) { return std::string(one.param); });
 
 INSTANTIATE_TEST_SUITE_P(Roles, KitRole,
                          ::testing::Values("optimizer", "observer", "batches", "activations", "experts", "parameters",
@@ -72,6 +106,63 @@ TEST_F(Kit, InstallationFindsItsOwnPluginsAndSites) {
         (prefix() / "share/ananke/site/local/jobs/smoke.textproto").string());
 }
 
+// Text files and the places where libraries are looked for; where sources were stands in debug information only.
+TEST_F(Kit, InstallationHoldsNothingOfWhereItWasBuilt) {
+  for (const std::string& place : {std::string(ANANKE_SOURCE_DIR), (folder / "first").string()}) {
+    EXPECT_EQ(shell("grep -rIl " + place + " " + prefix().string() + " || true"), "");
+  }
+  const std::string paths = shell("cd " + prefix().string() +
+                                  " && for file in bin/ananke bin/ananke-tokenize lib/libananke.so lib/ananke/*.so; do"
+                                  " readelf -d $file | grep -E 'R(UN)?PATH' || true; done");
+  std::istringstream lines(paths);
+  for (std::string line; std::getline(lines, line);) EXPECT_NE(line.find("[$ORIGIN/.."), std::string::npos) << line;
+  EXPECT_NE(paths, "");
+}
+
+// Commands stand in a text as lines indented by four blanks.
+std::string commands_of(const std::string& text, const std::string& between) {
+  std::istringstream lines(text);
+  std::string commands;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("    ")) commands += (commands.empty() ? "" : between) + line.substr(4, line.find(" #") - 4);
+  }
+  return commands;
+}
+
+TEST_F(Kit, CommandsOfAProjectWorkAsTheyStand) {
+  make("my_words", "observer");
+  const std::string commands = commands_of(text_of(folder / "my_words/README.md"), " && ");
+  EXPECT_NE(commands.find(ananke().string() + " run"), std::string::npos) << commands;
+  const std::string output = shell("cd " + (folder / "my_words").string() + " && " + commands);
+  EXPECT_NE(output.find("my_words 0.1: steps as lines"), std::string::npos) << output;
+  EXPECT_NE(text_of(folder / "my_words/run/my_words.csv").find("\n30,"), std::string::npos) << output;
+}
+
+TEST_F(Kit, CommandsOfTheGuideWorkAsTheyStand) {
+  std::string guide = text_of(prefix() / "share/ananke/README.md");
+  guide = guide.substr(guide.find("## Make, build, test, train"));
+  guide = guide.substr(0, guide.find("\n## "));
+  guide.erase(guide.find("    cmake --install"), guide.find("    DIR/bin") - guide.find("    cmake --install"));
+  for (std::size_t at; (at = guide.find("DIR")) != std::string::npos;) guide.replace(at, 3, prefix().string());
+  const std::string commands = commands_of(guide, " && ");
+  EXPECT_NE(commands.find("ctest"), std::string::npos) << commands;
+  fs::create_directory(folder / "guide");
+  const std::string output = shell("cd " + (folder / "guide").string() + " && " + commands);
+  EXPECT_NE(output.find("finished at step 30"), std::string::npos) << output;
+}
+
+TEST_F(Kit, ProgramSaysWhatIsWrongWithAPluginOfOtherFlags) {
+  make("my_debug", "observer");
+  const std::string there = "cd " + (folder / "my_debug").string() + " && ";
+  shell(there + "cmake -S . -B build -DCMAKE_PREFIX_PATH=" + prefix().string() +
+        " -DCMAKE_CXX_FLAGS='-O0 -D_GLIBCXX_DEBUG' && cmake --build build --target plugin_my_debug");
+  const std::string output =
+      shell(there + "ANANKE_PLUGIN_PATH=build/lib/ananke " + ananke().string() + " check job.textproto", 3);
+  EXPECT_NE(output.find("my_debug.so was built with [containers debug], this program with [containers plain]; rebuild"),
+            std::string::npos)
+      << output;
+}
+
 TEST_F(Kit, RefusesWhatItCannotWrite) {
   const std::string command = ananke().string() + " plugins new ";
   EXPECT_NE(shell(command + "x --role kernels", 2).find("uses no plugins of role kernels"), std::string::npos);
@@ -81,16 +172,6 @@ TEST_F(Kit, RefusesWhatItCannotWrite) {
   EXPECT_NE(shell(command + "x", 2).find("--role ROLE"), std::string::npos);
   EXPECT_NE(shell(command + "x --role observer --output " + prefix().string(), 2).find("no empty folder"),
             std::string::npos);
-}
-
-double last_loss(const fs::path& steps) {
-  std::ifstream file(steps);
-  double loss = -1;
-  for (std::string line; std::getline(file, line);) {
-    const auto at = line.find("\"loss\":");
-    if (line.starts_with("{\"step\"") && at != std::string::npos) loss = std::stod(line.substr(at + 7));
-  }
-  return loss;
 }
 
 // Instead of its first lines the new plugin gets the config and the source of tests/system/kit/lion.
