@@ -181,7 +181,8 @@ class JsonParser {
     do {
       skip_space();
       std::string key = string();
-      if (!seen.insert(key).second) refuse(fmt::format("the key \"{}\" stands twice in one object", printable(key, 100)));
+      if (!seen.insert(key).second)
+        refuse(fmt::format("the key \"{}\" stands twice in one object", printable(key, 100)));
       skip_space();
       if (!take(':')) refuse("':' is expected");
       Json member = value(depth + 1);

@@ -61,7 +61,7 @@ void open_log(const std::filesystem::path& file, std::string_view label, LogLeve
 void write_log(LogLevel level, std::string_view message) noexcept {
   try {
     logger()->log(level_of(level), "{}", printable(message));  // it may quote a file, or a stranger's connection
-  } catch (...) {  // logging must never end a job
+  } catch (...) {                                              // logging must never end a job
   }
 }
 

@@ -45,7 +45,8 @@ std::string printable(std::string_view text, std::size_t most) {
     const std::size_t bytes = std::max<std::size_t>(utf8_bytes(text), 1);
     const std::string_view character = text.substr(0, bytes);
     const bool broken = bytes == 1 || is_control(character);
-    for (const char c : character) out += broken ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c)) : std::string(1, c);
+    for (const char c : character)
+      out += broken ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c)) : std::string(1, c);
     text.remove_prefix(bytes);
   }
   if (!text.empty()) out += fmt::format("... ({} bytes more)", text.size());

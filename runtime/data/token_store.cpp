@@ -43,7 +43,8 @@ void check_superblock(const std::string& path) {
   }
   if (head[8] < 3) {
     fail(ErrorKind::data,
-         "{} has an HDF5 superblock of version {}; only version 3 is read, whose structures have checksums: {}, or write "
+         "{} has an HDF5 superblock of version {}; only version 3 is read, whose structures have checksums: {}, or "
+         "write "
          "it with libver='latest' (h5py)",
          path, head[8], how_to_repair);
   }
@@ -103,7 +104,8 @@ std::string TokenStore::State::text(const char* name) const {
   const Hdf5Handle type(H5Aget_type(from.get()), H5Tclose);
   if (H5Tget_class(type.get()) != H5T_STRING) refuse(fmt::format("attribute {} is not text", name));
   if (H5Tis_variable_str(type.get()) != 0) {
-    refuse(fmt::format("attribute {} is text of variable length; h5py writes numpy.bytes_(...) with a fixed one", name));
+    refuse(
+        fmt::format("attribute {} is text of variable length; h5py writes numpy.bytes_(...) with a fixed one", name));
   }
   std::string result(H5Tget_size(type.get()), '\0');
   if (H5Aread(from.get(), type.get(), result.data()) < 0) {

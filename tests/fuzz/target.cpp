@@ -19,7 +19,8 @@ std::size_t character_bytes(std::string_view text) {
     return good ? 3 : 0;
   }
   if (first < 0xF0 || first > 0xF4) return 0;
-  const bool good = tail(1) && tail(2) && tail(3) && (first != 0xF0 || at(1) >= 0x90) && (first != 0xF4 || at(1) < 0x90);
+  const bool good =
+      tail(1) && tail(2) && tail(3) && (first != 0xF0 || at(1) >= 0x90) && (first != 0xF4 || at(1) < 0x90);
   return good ? 4 : 0;
 }
 
@@ -28,7 +29,8 @@ bool printable(std::string_view text) {
     const auto first = static_cast<unsigned char>(text.front());
     const std::size_t bytes = character_bytes(text);
     if (bytes == 0 || (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F) return false;
-    if (first == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0) return false;  // control characters U+0080 to U+009F
+    if (first == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0)
+      return false;  // control characters U+0080 to U+009F
     text.remove_prefix(bytes);
   }
   return true;
@@ -43,7 +45,8 @@ void check_message(const Error& error, ErrorKind kind, std::string_view object) 
   }
   if (text.empty() || text.size() > longest_message) fault(fmt::format("a message of {} bytes", text.size()));
   if (!printable(text)) fault(fmt::format("a message that is not text: {}", text));
-  if (text.find(object) == std::string_view::npos) fault(fmt::format("a message that does not name {}: {}", object, text));
+  if (text.find(object) == std::string_view::npos)
+    fault(fmt::format("a message that does not name {}: {}", object, text));
 }
 
 Folder::Folder() {
@@ -63,8 +66,8 @@ Folder::~Folder() {
 std::filesystem::path Folder::write(const std::string& name, std::string_view bytes) const {
   std::filesystem::path file = path_ / name;
   const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  const bool written = descriptor >= 0 && ::write(descriptor, bytes.data(), bytes.size()) ==
-                                              static_cast<ssize_t>(bytes.size());
+  const bool written =
+      descriptor >= 0 && ::write(descriptor, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
   if (!written || ::close(descriptor) != 0) fault("cannot write " + file.string());
   return file;
 }

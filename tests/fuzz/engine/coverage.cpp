@@ -19,8 +19,8 @@ constexpr std::uintptr_t most_code = std::uintptr_t{64} << 20;
 
 bool recording = false;
 std::uintptr_t previous = 0;
-std::uint8_t counts[slots];      // of this recording: how often an edge was passed
-std::uint8_t nearness[slots];    // of this recording: comparisons by how many leading bits agreed
+std::uint8_t counts[slots];       // of this recording: how often an edge was passed
+std::uint8_t nearness[slots];     // of this recording: comparisons by how many leading bits agreed
 std::uint16_t touched[2][slots];  // the slots that are not zero
 unsigned touched_count[2];
 std::uint8_t seen[2][slots];
@@ -120,21 +120,38 @@ std::string block_addresses() {
 #define ANANKE_CALLER __builtin_return_address(0)
 extern "C" {
 void __sanitizer_cov_trace_pc() { ananke::fuzz::record_block(ANANKE_CALLER); }
-void __sanitizer_cov_trace_cmp1(std::uint8_t a, std::uint8_t b) { ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 1); }
-void __sanitizer_cov_trace_cmp2(std::uint16_t a, std::uint16_t b) { ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 2); }
-void __sanitizer_cov_trace_cmp4(std::uint32_t a, std::uint32_t b) { ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 4); }
-void __sanitizer_cov_trace_cmp8(std::uint64_t a, std::uint64_t b) { ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 8); }
-void __sanitizer_cov_trace_const_cmp1(std::uint8_t a, std::uint8_t b) { ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 1); }
-void __sanitizer_cov_trace_const_cmp2(std::uint16_t a, std::uint16_t b) { ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 2); }
-void __sanitizer_cov_trace_const_cmp4(std::uint32_t a, std::uint32_t b) { ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 4); }
-void __sanitizer_cov_trace_const_cmp8(std::uint64_t a, std::uint64_t b) { ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 8); }
+void __sanitizer_cov_trace_cmp1(std::uint8_t a, std::uint8_t b) {
+  ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 1);
+}
+void __sanitizer_cov_trace_cmp2(std::uint16_t a, std::uint16_t b) {
+  ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 2);
+}
+void __sanitizer_cov_trace_cmp4(std::uint32_t a, std::uint32_t b) {
+  ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 4);
+}
+void __sanitizer_cov_trace_cmp8(std::uint64_t a, std::uint64_t b) {
+  ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 8);
+}
+void __sanitizer_cov_trace_const_cmp1(std::uint8_t a, std::uint8_t b) {
+  ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 1);
+}
+void __sanitizer_cov_trace_const_cmp2(std::uint16_t a, std::uint16_t b) {
+  ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 2);
+}
+void __sanitizer_cov_trace_const_cmp4(std::uint32_t a, std::uint32_t b) {
+  ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 4);
+}
+void __sanitizer_cov_trace_const_cmp8(std::uint64_t a, std::uint64_t b) {
+  ananke::fuzz::record_compare(ANANKE_CALLER, a, b, 8);
+}
 void __sanitizer_cov_trace_cmpf(float, float) {}
 void __sanitizer_cov_trace_cmpd(double, double) {}
 // cases: their number, their width in bits, then they. Which case comes next is as good as any.
 void __sanitizer_cov_trace_switch(std::uint64_t value, const std::uint64_t* cases) {
   static std::uint64_t turn = 0;
   if (cases[0] > 0) {
-    ananke::fuzz::record_compare(ANANKE_CALLER, value, cases[2 + turn++ % cases[0]], static_cast<unsigned>(cases[1] / 8));
+    ananke::fuzz::record_compare(ANANKE_CALLER, value, cases[2 + turn++ % cases[0]],
+                                 static_cast<unsigned>(cases[1] / 8));
   }
 }
 }

@@ -1,5 +1,6 @@
 // What an execution reached: edges between basic blocks and how near compared values came, as the compiler's
-// -fsanitize-coverage=trace-pc,trace-cmp reports them. Of the main thread only; without instrumentation nothing is seen.
+// -fsanitize-coverage=trace-pc,trace-cmp reports them. Of the main thread only; without instrumentation nothing is
+// seen.
 #pragma once
 
 #include <cstdint>

@@ -68,17 +68,26 @@ Options parse_options(int argc, char** argv) {
     if (i + 1 == argc) refuse(word + " needs a value");
     const std::string value = argv[++i];
     const auto number = [&] {
-      const bool good = !value.empty() && value.size() < 19 && value.find_first_not_of("0123456789") == std::string::npos;
+      const bool good =
+          !value.empty() && value.size() < 19 && value.find_first_not_of("0123456789") == std::string::npos;
       return good ? std::stoull(value) : (refuse(fmt::format("{} {}: a whole number is needed", word, value)), 0);
     };
-    if (word == "--executions") options.executions = number();
-    else if (word == "--seed") options.seed = number();
-    else if (word == "--longest") options.longest = number();
-    else if (word == "--dictionary") options.dictionary = value;
-    else if (word == "--faults") options.faults = value;
-    else if (word == "--corpus") options.corpus = value;
-    else if (word == "--blocks") options.blocks = value;
-    else refuse("there is no option " + word);
+    if (word == "--executions")
+      options.executions = number();
+    else if (word == "--seed")
+      options.seed = number();
+    else if (word == "--longest")
+      options.longest = number();
+    else if (word == "--dictionary")
+      options.dictionary = value;
+    else if (word == "--faults")
+      options.faults = value;
+    else if (word == "--corpus")
+      options.corpus = value;
+    else if (word == "--blocks")
+      options.blocks = value;
+    else
+      refuse("there is no option " + word);
   }
   if (options.seeds.empty()) refuse("name seeds");
   return options;
@@ -125,9 +134,10 @@ class Campaign {
  public:
   explicit Campaign(const Options& options)
       : options_(options),
-        mutator_(options.seed,
-                 options.dictionary.empty() ? std::vector<std::string>{} : parse_dictionary(read_file(options.dictionary)),
-                 options.longest) {
+        mutator_(
+            options.seed,
+            options.dictionary.empty() ? std::vector<std::string>{} : parse_dictionary(read_file(options.dictionary)),
+            options.longest) {
     ordinary = &mutator_;
   }
   void run(std::vector<std::string> seeds);
@@ -201,12 +211,15 @@ void Campaign::report(const char* name) const {
   const double seconds = std::chrono::duration<double>(Clock::now() - started_).count();
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
-  const auto seconds_of = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
-  fmt::print("{}: {} executions without a fault in {:.1f} s ({:.1f} s of processor time), {} seeds, {} inputs kept, "
-             "{} basic blocks, at most {:.1f} MiB and {:.1f} ms\n",
-             fs::path(name).filename().string(), executions_, seconds, seconds_of(used.ru_utime) + seconds_of(used.ru_stime),
-             seeds_, corpus_.size() - seeds_, blocks_reached(), static_cast<double>(most_memory()) / 0x1p20,
-             std::chrono::duration<double, std::milli>(slowest_).count());
+  const auto seconds_of = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  fmt::print(
+      "{}: {} executions without a fault in {:.1f} s ({:.1f} s of processor time), {} seeds, {} inputs kept, "
+      "{} basic blocks, at most {:.1f} MiB and {:.1f} ms\n",
+      fs::path(name).filename().string(), executions_, seconds, seconds_of(used.ru_utime) + seconds_of(used.ru_stime),
+      seeds_, corpus_.size() - seeds_, blocks_reached(), static_cast<double>(most_memory()) / 0x1p20,
+      std::chrono::duration<double, std::milli>(slowest_).count());
   if (!options_.blocks.empty()) std::ofstream(options_.blocks) << block_addresses();
 }
 

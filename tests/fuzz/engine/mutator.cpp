@@ -74,7 +74,7 @@ void Mutator::change_byte(std::string& input) {
 std::uint64_t Mutator::interesting_number(std::size_t size) {
   const std::uint64_t near = random_.below(3) - 1;
   switch (random_.below(6)) {
-    case 0: return near;                                      // -1, 0, 1
+    case 0: return near;  // -1, 0, 1
     case 1: return (std::uint64_t{1} << random_.below(64)) + near;
     case 2: return size - random_.below(64);
     case 3: return size / (1 + random_.below(16)) + near;
@@ -104,7 +104,8 @@ void Mutator::change_digits(std::string& input) {
   const auto end = std::find_if_not(begin, input.end(), is_digit);
   std::uint64_t value = 0;
   std::from_chars(&*begin, &*begin + (end - begin), value);
-  std::string text = std::to_string(random_.one_in(3) ? value + random_.below(9) - 4 : interesting_number(input.size()));
+  std::string text =
+      std::to_string(random_.one_in(3) ? value + random_.below(9) - 4 : interesting_number(input.size()));
   switch (random_.below(10)) {
     case 0: text = "-" + text; break;
     case 1: text += ".5"; break;
@@ -139,7 +140,8 @@ void Mutator::change_compared(std::string& input, std::span<const Compared> comp
 void Mutator::change_piece(std::string& input) {
   if (input.empty()) return;
   std::size_t begin = random_.below(input.size());
-  std::size_t end = begin + 1 + random_.below(std::min<std::size_t>(input.size() - begin, random_.one_in(3) ? 512 : 16));
+  std::size_t end =
+      begin + 1 + random_.below(std::min<std::size_t>(input.size() - begin, random_.one_in(3) ? 512 : 16));
   if (random_.one_in(2)) {
     const std::size_t line = input.rfind('\n', begin);
     begin = line == std::string::npos ? begin : line;
@@ -169,7 +171,9 @@ void Mutator::put_word(std::string& input) {
   // In the place of another word, where there is one: of letters and signs such as names have.
   std::size_t begin = random_.below(input.size() - word.size() + 1);
   std::size_t end = begin + word.size();
-  const auto is_name = [&](std::size_t i) { return std::isalnum(static_cast<unsigned char>(input[i])) || input[i] == '_'; };
+  const auto is_name = [&](std::size_t i) {
+    return std::isalnum(static_cast<unsigned char>(input[i])) || input[i] == '_';
+  };
   if (random_.one_in(2) && is_name(begin)) {
     while (begin > 0 && is_name(begin - 1)) --begin;
     end = begin;

@@ -1,5 +1,5 @@
-// Makes new inputs of old ones: what files suffer (flipped bits, cuts, pieces lost, doubled and moved) and what a reader
-// trusts (lengths, counts, offsets, names). A function of the seed.
+// Makes new inputs of old ones: what files suffer (flipped bits, cuts, pieces lost, doubled and moved) and what a
+// reader trusts (lengths, counts, offsets, names). A function of the seed.
 #pragma once
 
 #include <cstdint>

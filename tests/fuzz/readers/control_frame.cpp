@@ -1,6 +1,5 @@
-#include "runtime/control/frame.h"
-
 #include "ananke/control.pb.h"
+#include "runtime/control/frame.h"
 #include "tests/fuzz/target.h"
 
 // A stream cut into pieces of any length. What it says is no person's doing: the server drops such a connection.

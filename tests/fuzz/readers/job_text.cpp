@@ -38,7 +38,8 @@ void locate_all(const Problems& problems, const SourceText& source, const Job& j
   for (const Problem& problem : problems) {
     const std::string place = locate(source, at_hand().schema, job, problem.path);
     require(place.starts_with(name), "a place outside the file");
-    check_message(Error(ErrorKind::config, place + ": " + problem.path + " " + problem.message), ErrorKind::config, name);
+    check_message(Error(ErrorKind::config, place + ": " + problem.path + " " + problem.message), ErrorKind::config,
+                  name);
   }
 }
 
@@ -91,7 +92,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   expect_value_or_error(ErrorKind::config, name, [&] { read_job(text, overrides, job); });
   expect_value_or_error(ErrorKind::config, name, [&] { read_site(text); });
   // Now and then the whole, from a file; not where it names files that are plugins or weights.
-  const bool own = std::any_of(overrides.begin(), overrides.end(), [](auto& one) { return one.find("library") != one.npos; });
+  const bool own =
+      std::any_of(overrides.begin(), overrides.end(), [](auto& one) { return one.find("library") != one.npos; });
   if (size % 256 == 0 && !own && text.find("library") == text.npos) {
     const auto file = folder.write(name, text);
     expect_value_or_error(ErrorKind::config, "", [&] {

@@ -10,10 +10,10 @@ namespace {
 TEST(Printable, LetsNoByteThroughThatSteersATerminalOrIsNoText) {
   EXPECT_EQ(printable("\x1b[2Jgone\a"), "\\x1b[2Jgone\\x07");
   EXPECT_EQ(printable(std::string_view("a\0b\x7f\r", 5)), "a\\x00b\\x7f\\x0d");
-  EXPECT_EQ(printable("\xc2\x9b"), "\\xc2\\x9b");                            // U+009B, a terminal's escape too
-  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");                            // no UTF-8; half a character
+  EXPECT_EQ(printable("\xc2\x9b"), "\\xc2\\x9b");                             // U+009B, a terminal's escape too
+  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");                             // no UTF-8; half a character
   EXPECT_EQ(printable("\xc0\xaf\xed\xa0\x80"), "\\xc0\\xaf\\xed\\xa0\\x80");  // '/' in two bytes; half a surrogate pair
-  EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");          // beyond U+10FFFF
+  EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");           // beyond U+10FFFF
 }
 
 TEST(Printable, LeavesTextAlone) {

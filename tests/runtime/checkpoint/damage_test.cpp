@@ -85,7 +85,8 @@ TEST_F(DamagedCheckpoint, AnIndexThatIsNoIndexButVouchedFor) {
 TEST_F(DamagedCheckpoint, AnIndexThatContradictsItselfButIsVouchedFor) {
   const auto vouched = [](const std::string& tensors) {
     return [tensors](const std::filesystem::path& folder) {
-      const std::string text = R"({"format":1,"step":"2","files":[{"name":"rank-0000.h5","bytes":"9"}],"tensors":[)" + tensors + "]}";
+      const std::string text =
+          R"({"format":1,"step":"2","files":[{"name":"rank-0000.h5","bytes":"9"}],"tensors":[)" + tensors + "]}";
       overwrite(folder / "index.json", text);
       overwrite(folder / "COMPLETE", "index.json " + hash_hex(text) + "\n");
     };
