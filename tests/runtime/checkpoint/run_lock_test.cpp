@@ -238,13 +238,15 @@ TEST_F(RunLockTest, AHolderThatWakesUpAfterItsLossCommitsNothing) {
   ASSERT_EQ(pipe(told), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const RunLock lock(run_dir, {}, quick, elsewhere());
     std::string text;
-    if (save_as(lock, 1, {}) != all_of(2, "")) text = "the first was not written\n";
-    for (const auto& error : save_as(lock, 2, [] { raise(SIGSTOP); })) text += error + "\n";
-    for (const auto& error : save_as(lock, 3, {})) text += error + "\n";
-    for (int i = 0; i < 500 && lock.lost().empty(); ++i) std::this_thread::sleep_for(milliseconds(10));
-    text += lock.lost();
+    {
+      const RunLock lock(run_dir, {}, quick, elsewhere());
+      if (save_as(lock, 1, {}) != all_of(2, "")) text = "the first was not written\n";
+      for (const auto& error : save_as(lock, 2, [] { raise(SIGSTOP); })) text += error + "\n";
+      for (const auto& error : save_as(lock, 3, {})) text += error + "\n";
+      for (int i = 0; i < 500 && lock.lost().empty(); ++i) std::this_thread::sleep_for(milliseconds(10));
+      text += lock.lost();
+    }  // its thread is joined; the folder is left to who took it over
     _exit(write(told[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
   }
   close(told[1]);
