@@ -82,6 +82,13 @@ void prepare(Job& job, const RunRequest& request) {
     google::protobuf::io::CodedOutputStream wire(&bytes);
     google::protobuf::internal::WireFormatLite::WriteUInt32(1, static_cast<std::uint32_t>(request.expert_chunks),
                                                             &wire);  // ananke.plugin.Ep.chunks
+    if (request.expert_bf16) {
+      google::protobuf::internal::WireFormatLite::WriteEnum(2, 1, &wire);  // ananke.plugin.Ep.wire: BF16
+    }
+  }
+  if (request.uneven) {
+    job.mutable_training()->set_rows_per_microbatch(1);  // the pass is told otherwise
+    return;
   }
   const std::uint32_t per_pass = static_cast<std::uint32_t>(ranks * request.microbatches);
   ASSERT_EQ(job.training().rows_per_step() % per_pass, 0u);
@@ -200,33 +207,10 @@ RunResult run_trainers(Job job, const RunRequest& request, bool trains) {
   return result;
 }
 
-// Rank r of R has rows [n r^2 / R^2, n (r + 1)^2 / R^2) of n, where they are uneven.
-std::int64_t uneven_begin(const Job& job, const RunRequest& request, int rank) {
-  const std::int64_t n = job.training().rows_per_step(), ranks = request.mesh.ranks();
-  return n * rank * rank / (ranks * ranks);
-}
-
-// Of one microbatch on any rank.
-std::int64_t most_uneven_rows(const Job& job, const RunRequest& request) {
-  std::int64_t most = 0;
-  for (int rank = 0; rank < request.mesh.ranks(); ++rank) {
-    most = std::max(most, uneven_begin(job, request, rank + 1) - uneven_begin(job, request, rank));
-  }
-  return (most + request.microbatches - 1) / request.microbatches;
-}
-
-// The first step's rows of a rank.
-Rows first_rows(const Job& job, const RunRequest& request, const RoleContext& context) {
-  Rows all;
-  if (!request.uneven) {
-    const auto batches = training_batches(job, context.rank, context.mesh.ranks());
-    if (request.skip_rows > 0) batches->next(request.skip_rows, all);
-    batches->next(job.training().rows_per_step(), all);
-    return all;
-  }
-  training_batches(job, 0, 1)->next(job.training().rows_per_step(), all);
-  const std::int64_t begin = uneven_begin(job, request, context.rank);
-  const std::int64_t end = uneven_begin(job, request, context.rank + 1);
+// Rank r of R has rows [n r^2 / R^2, n (r + 1)^2 / R^2) of n.
+Rows uneven_part(const Rows& all, std::int64_t rank, std::int64_t ranks) {
+  const std::int64_t begin = all.rows * rank * rank / (ranks * ranks);
+  const std::int64_t end = all.rows * (rank + 1) * (rank + 1) / (ranks * ranks);
   Rows mine;
   mine.rows = end - begin;
   mine.row_length = all.row_length;
@@ -239,6 +223,27 @@ Rows first_rows(const Job& job, const RunRequest& request, const RoleContext& co
   take(mine.segments, all.segments, 1);
   mine.valid_targets = std::count_if(mine.targets.begin(), mine.targets.end(), [](auto t) { return t >= 0; });
   return mine;
+}
+
+// Of one microbatch on any rank.
+std::int64_t most_rows(const Job& job, const RunRequest& request) {
+  const std::int64_t all = job.training().rows_per_step() / request.microbatches, ranks = request.mesh.ranks();
+  return request.uneven ? all - all * (ranks - 1) * (ranks - 1) / (ranks * ranks) : all / ranks;
+}
+
+// The first step's rows of a rank, by microbatch.
+std::vector<Rows> first_rows(const Job& job, const RunRequest& request, const RoleContext& context) {
+  const std::int64_t step = job.training().rows_per_step(), each = step / request.microbatches;
+  const int ranks = context.mesh.ranks();
+  const auto batches = request.uneven ? training_batches(job, 0, 1) : training_batches(job, context.rank, ranks);
+  Rows rows;
+  if (request.skip_rows > 0) batches->next(request.skip_rows, rows);
+  std::vector<Rows> all;
+  for (int m = 0; m < request.microbatches; ++m) {
+    batches->next(each, all.emplace_back());
+    if (request.uneven) all.back() = uneven_part(all.back(), (context.rank + m) % ranks, ranks);
+  }
+  return all;
 }
 
 }  // namespace
@@ -283,19 +288,26 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
   run_ranks(job, request, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
     Engine engine(std::move(roles), context, rendezvous);
     PassLimits limits = pass_limits(job);
-    Rows rows = first_rows(job, request, context);
+    const std::vector<Rows> rows = first_rows(job, request, context);
     limits.microbatches = request.microbatches;
-    if (request.uneven) limits.tokens = most_uneven_rows(job, request) * job.training().sequence_length();
+    limits.tokens = most_rows(job, request) * job.training().sequence_length();
     engine.start(limits);
     initialise(engine.device(), engine.table(), engine.parameters().fragments(), job.training().seed(),
                job.model().initializer_range());
     engine.parameters().updated();
-    BatchLoader loader(engine.device(), limits.microbatches, limits.tokens / job.training().sequence_length(),
-                       job.training().sequence_length());
+    // A loader for each microbatch, since one would fill the first microbatches up.
+    std::vector<std::unique_ptr<BatchLoader>> loaders;
+    std::vector<DeviceBatch> batches;
+    std::int64_t valid_targets = 0;
+    for (const Rows& microbatch : rows) {
+      loaders.push_back(
+          std::make_unique<BatchLoader>(engine.device(), 1, most_rows(job, request), job.training().sequence_length()));
+      batches.push_back(loaders.back()->load(engine.compute(), microbatch)[0]);
+      valid_targets += microbatch.valid_targets;
+    }
     StepScalars scalars(engine.backend(), engine.world());
-    scalars.begin(rows.valid_targets, false);
-    engine.pass().run(training_schedule(engine.table(), limits.microbatches, limits.order),
-                      loader.load(engine.compute(), rows),
+    scalars.begin(valid_targets, false);
+    engine.pass().run(training_schedule(engine.table(), limits.microbatches, limits.order), batches,
                       {scalars.loss(), scalars.loss_scale(), {}, false, scalars.router_losses()});
     scalars.agree(0);
     const StepScalars::Outcome outcome = scalars.read();

@@ -40,8 +40,10 @@ struct RunRequest {
   std::uint64_t stop_at_step = 0;  // asked to stop in the phase below of this step; 0: never
   std::string stop_in = "step";
   int expert_chunks = 0;       // > 0: tokens are exchanged by plugin ep in so many
-  bool uneven = false;         // first_gradients() only: ranks have different numbers of rows, some perhaps none
+  bool uneven = false;         // first_gradients() only: ranks have different numbers of rows, some perhaps none; every
+                               // microbatch is the same rows on all meshes
   std::int64_t skip_rows = 0;  // of the data, before the first step; for first_gradients
+  bool expert_bf16 = false;    // tokens of plugin ep travel as bf16
 };
 
 RunResult train(Job job, const RunRequest& request);

@@ -60,18 +60,29 @@ class EveryRouter : public testing::TestWithParam<RouterCase> {
 };
 
 // A microbatch is the same rows on any number of ranks; its losses and gradients are too.
-TEST_P(EveryRouter, HasTheSameGradientsOnEveryMeshInBothOrders) {
+TEST_P(EveryRouter, HasTheSameGradientsOnEveryMesh) {
+  const GradientResult one = first_gradients(job(), {{1, 1}, 1});
+  EXPECT_GT(one.auxiliary_loss, 0.2 * 4 * 0.9);  // coefficient x k when even; a little below where it is luckier
+  EXPECT_GT(one.z_loss, 0);
+  for (const MeshShape& mesh : {MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{2, 1}, MeshShape{2, 2}, MeshShape{1, 2, 2},
+                                MeshShape{1, 4, 2}, MeshShape{1, 4, 4}, MeshShape{2, 2, 2}}) {
+    SCOPED_TRACE(to_string(mesh));
+    expect_equal(first_gradients(job(), on(mesh, 1)), one, 1e-5);
+  }
+}
+
+// Ranks have none to all of a microbatch's tokens, others in every microbatch.
+TEST_P(EveryRouter, HasTheSameGradientsOfUnevenTokensOnEveryMeshInBothOrders) {
+  const GradientResult one = first_gradients(job(), {{1, 1}, 2});
   const Job layer_outer = job("training { microbatches_per_gather: 0 }");
-  for (const int microbatches : {1, 2}) {
-    const GradientResult one = first_gradients(job(), {{1, 1}, microbatches});
-    EXPECT_GT(one.auxiliary_loss, 0.2 * 4 * 0.9);  // coefficient x k when even; a little below where it is luckier
-    EXPECT_GT(one.z_loss, 0);
-    for (const MeshShape& mesh : {MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{2, 1}, MeshShape{2, 2},
-                                  MeshShape{1, 2, 2}, MeshShape{1, 4, 2}, MeshShape{1, 4, 4}, MeshShape{2, 2, 2}}) {
-      SCOPED_TRACE(to_string(mesh) + ", microbatches " + std::to_string(microbatches));
-      expect_equal(first_gradients(job(), on(mesh, microbatches)), one, 1e-5);
-      if (microbatches == 2) expect_equal(first_gradients(layer_outer, on(mesh, microbatches)), one, 1e-5);
-    }
+  for (const MeshShape& mesh :
+       {MeshShape{1, 1}, MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{1, 2, 2}, MeshShape{1, 4, 4}, MeshShape{1, 4, 2},
+        MeshShape{2, 2}, MeshShape{2, 2, 2}, MeshShape{2, 4, 2}}) {
+    SCOPED_TRACE(to_string(mesh));
+    RunRequest request = on(mesh, 2);
+    request.uneven = true;
+    expect_equal(first_gradients(job(), request), one, 1e-5);
+    expect_equal(first_gradients(layer_outer, request), one, 1e-5);
   }
 }
 
