@@ -28,7 +28,7 @@ struct Lane {
   std::unique_ptr<Event> arrived[2], taken[2];  // the exchange has filled it; the compute stream is done with it
 };
 
-constexpr std::array directions{Direction::dispatch, Direction::combine, Direction::combine_backward,
+constexpr std::array directions{Direction::counts, Direction::dispatch, Direction::combine, Direction::combine_backward,
                                 Direction::dispatch_backward};
 std::size_t index_of(Direction direction) {
   return static_cast<std::size_t>(std::find(directions.begin(), directions.end(), direction) - directions.begin());
@@ -202,6 +202,8 @@ void Ep::begin(Stream& compute, const ExpertExchange& a) {
     exchange_->wait(*ready_);
     const std::vector<std::int64_t> each(static_cast<std::size_t>(sizes_.ranks), chunks_);
     expert_->all_to_all(*exchange_, saved.leaving(), each, saved.arriving(), each);
+    received_[static_cast<std::size_t>(a.layer)][index_of(Direction::counts)] +=
+        (static_cast<std::uint64_t>(sizes_.ranks) - 1) * static_cast<std::uint64_t>(chunks_) * sizeof(std::int32_t);
     exchange_->record(*counted_);
     compute.wait(*counted_);
     if (!a.again) {
@@ -319,7 +321,6 @@ void Ep::dispatch_backward_end(Stream& compute, const ExpertExchange& a, const E
   compute.record(*results_.taken[c.turn]);
 }
 
-// What tokens make: the counts that the host reads, some bytes a layer, are left out.
 Traffic Ep::traffic() const {
   Traffic lines;
   for (std::size_t layer = 0; layer < received_.size(); ++layer) {

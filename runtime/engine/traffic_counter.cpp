@@ -8,6 +8,7 @@ const char* name_of(Direction direction) noexcept {
   switch (direction) {
     case Direction::gather: return "gather";
     case Direction::reduce: return "reduce";
+    case Direction::counts: return "counts";
     case Direction::dispatch: return "dispatch";
     case Direction::combine: return "combine";
     case Direction::dispatch_backward: return "dispatch_backward";

@@ -72,11 +72,14 @@ inline void expect_well_behaved(const LayerRun& run, const LayerCase& c, int chu
     }
   }
   const auto times = [&](const WireRow& row) { return static_cast<std::uint64_t>(copies * row.bytes()); };
+  const std::size_t others = run.ranks.size() - 1;
+  EXPECT_EQ(moved[Direction::counts], passes * (c.recompute ? 2 : 1) * run.ranks.size() * others *
+                                          static_cast<std::size_t>(chunks) * sizeof(std::int32_t));
   EXPECT_EQ(moved[Direction::dispatch], times(rows.token) * (c.recompute ? 2 : 1));
   EXPECT_EQ(moved[Direction::combine], times(rows.plain));
   EXPECT_EQ(moved[Direction::combine_backward], times(rows.plain));
   EXPECT_EQ(moved[Direction::dispatch_backward], times(rows.gradient));
-  const std::int64_t most = std::min<std::int64_t>(c.k, static_cast<std::int64_t>(c.tokens.size()));
+  const std::int64_t most = std::min<std::int64_t>(c.k, static_cast<std::int64_t>(others));
   EXPECT_LE(copies, c.all() * most * c.layers) << "more than one copy for each rank with an expert of the token";
 }
 
