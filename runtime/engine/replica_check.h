@@ -1,5 +1,6 @@
-// Are the weights of all replicas the same bits? They are updated apart, from gradients that every replica got alike,
-// so the first bit that differs is a defect (a reduction or an operator that is not the same everywhere), and it grows.
+// Are the weights of all replicas the same bits, and the routers' biases those of all ranks? They are updated apart,
+// from gradients and loads that every replica got alike, so the first bit that differs is a defect (a reduction or an
+// operator that is not the same everywhere), and it grows.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +16,31 @@ class ReplicaCheck {
  public:
   // True where the job asks for it, and in every debug build.
   static bool wanted(const Job& job);
-  static std::vector<PlanLine> plan(const MeshShape& mesh, std::span<const Fragment> owned);
+  static std::vector<PlanLine> plan(const ParameterTable& table, const MeshShape& mesh,
+                                    std::span<const Fragment> owned);
 
-  // Allocates. Nothing is compared where there is one replica. All arguments outlive the check.
-  ReplicaCheck(const ParameterTable& table, Backend& backend, Communicator& replicate,
-               std::span<const OwnedFragment> fragments);
-  // After an update; all ranks of the replicate axis call it alike. Hashes what this rank owns on the device, compares
-  // the hashes over the axis, and waits for the outcome: one device read. Throws Error(numeric) naming the parameters.
+  // Allocates. What nobody else holds is not compared: weights of one replica, biases of one rank. `biases`: f32
+  // [layers, E], every layer's of table.buffers(), or empty. All arguments outlive the check.
+  ReplicaCheck(const ParameterTable& table, Backend& backend, Communicator& replicate, Communicator& world,
+               std::span<const OwnedFragment> fragments, const TensorView& biases);
+  // After an update; all ranks call it alike. Hashes what this rank owns and all biases on the device, compares the
+  // hashes of weights over the replicate axis and those of biases over the world, and waits for the outcome: one device
+  // read. Throws Error(numeric) naming what differs.
   void run(std::uint64_t step);
 
  private:
+  void hash_all();
+  std::string describe_weights(std::span<const std::int64_t> extremes) const;  // empty: all alike
+  std::string describe_biases(std::span<const std::int64_t> extremes) const;
+
   const ParameterTable& table_;
   Backend& backend_;
   Communicator& replicate_;
-  std::span<const OwnedFragment> fragments_;
+  Communicator& world_;
+  std::span<const OwnedFragment> fragments_;  // none where there is one replica
+  TensorView biases_;                         // empty where there is one rank
   Buffer memory_;
-  TensorView hashes_;  // i64 [fragments, 2]
+  TensorView hashes_;  // i64 [fragments and layers of biases, 2]
   std::unique_ptr<Event> hashed_, compared_;
 };
 

@@ -122,7 +122,7 @@ std::vector<PlanLine> Trainer::plan() const {
   add(StateCheckpoint::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
   if (evaluates_) add(StepScalars::plan());
   add(RoutingTape::plan(job_));
-  if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::plan(engine_.context().mesh, owned));
+  if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::plan(engine_.table(), engine_.context().mesh, owned));
   return lines;
 }
 
@@ -144,8 +144,8 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   }
   routing_ = std::make_unique<RoutingTape>(job_, engine_);
   if (ReplicaCheck::wanted(job_)) {
-    replicas_ = std::make_unique<ReplicaCheck>(engine_.table(), engine_.backend(), engine_.replicate(),
-                                               engine_.parameters().fragments());
+    replicas_ = std::make_unique<ReplicaCheck>(engine_.table(), engine_.backend(), engine_.replicate(), engine_.world(),
+                                               engine_.parameters().fragments(), engine_.routers().biases());
   }
   if (resume_run) resume(changes);
   if (!saved_step_) make_weights();

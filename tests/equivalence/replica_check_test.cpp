@@ -1,4 +1,4 @@
-// Replicas that come apart by one bit are named, on every rank that holds the part.
+// Replicas and routers' biases that come apart by one bit are named, on every rank that holds the part.
 #include "runtime/engine/replica_check.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,8 @@
 #include <bit>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/rendezvous.h"
+#include "runtime/engine/engine.h"
 #include "runtime/engine/initial_weights.h"
 #include "tests/equivalence/rank_runs.h"
 #include "tests/runtime/comm/small_model.h"
@@ -14,65 +16,126 @@
 namespace ananke {
 namespace {
 
-// What a check says on each of `ranks` replicas when `change` has been at their weights.
-std::vector<std::string> verdicts(int ranks, const std::function<void(int rank, std::span<OwnedFragment>)>& change) {
-  const ParameterTable table(testing::make_model({}));
-  const Placement placement(table, {ranks, 1});
-  std::vector<std::string> said(static_cast<std::size_t>(ranks));
-  run_backends(ranks, [&](int rank, Backend& backend, Communicator& world) {
-    std::vector<OwnedFragment> fragments;
+Model model_with_biases() {
+  Model model = testing::make_model({});
+  model.set_e_score_correction_bias(true);
+  return model;
+}
+
+struct Held {
+  std::vector<OwnedFragment> fragments;
+  TensorView biases;  // f32 [layers, E]
+};
+
+// What a check says on each rank when `change` has been at what it holds.
+std::vector<std::string> verdicts(const MeshShape& mesh, const std::function<void(int rank, Held&)>& change) {
+  const ParameterTable table(model_with_biases());
+  const Placement placement(table, mesh);
+  const std::int64_t layers = std::ssize(table.buffers()), experts = table.buffers().at(0).shape[0];
+  std::vector<std::string> said(static_cast<std::size_t>(mesh.ranks()));
+  run_roles(small_job("unused"), mesh, [&](const RoleContext& context, EngineRoles& roles, Rendezvous& rendezvous) {
+    Backend& backend = *roles.backend;
+    std::vector<int> everyone;
+    for (int rank = 0; rank < mesh.ranks(); ++rank) everyone.push_back(rank);
+    const auto world = backend.make_communicator("world", everyone, rendezvous);
+    const auto replicate = backend.make_communicator("replicate", replicate_group(mesh, context.rank), rendezvous);
+    Held held;
     std::vector<Buffer> memory;
-    for (const Fragment& where : placement.fragments(rank)) {
-      memory.push_back(backend.device().memory().allocate(static_cast<std::size_t>(where.count) * 4, "weights"));
-      fragments.push_back({where, memory.back().view(DType::f32, {where.count}), {}});
+    const auto allocate = [&](std::int64_t count) {
+      memory.push_back(backend.device().memory().allocate(static_cast<std::size_t>(count) * 4, "weights"));
+      return memory.back().view(DType::f32, {count});
+    };
+    for (const Fragment& where : placement.fragments(context.rank)) {
+      held.fragments.push_back({where, allocate(where.count), {}});
     }
-    initialise(backend.device(), table, fragments, 1, 0.1);
-    ReplicaCheck check(table, backend, world, fragments);
+    held.biases = allocate(layers * experts).reshaped({layers, experts});
+    initialise(backend.device(), table, held.fragments, 1, 0.1);
+    std::fill_n(held.biases.as<float>(), layers * experts, 0.25F);
+    ReplicaCheck check(table, backend, *replicate, *world, held.fragments, held.biases);
     check.run(1);
-    change(rank, fragments);
+    change(context.rank, held);
     try {
       check.run(2);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::numeric);
-      said[static_cast<std::size_t>(rank)] = error.what();
+      said[static_cast<std::size_t>(context.rank)] = error.what();
     }
+    rendezvous.exchange("compared", {}, "");
   });
   return said;
 }
 
+// Host memory: the backend's device computes in it, and nothing runs meanwhile.
+void flip_a_bit(float& value) { value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U); }
+
 TEST(ReplicaCheck, NamesTheParameterOfABitThatDiffers) {
-  // Host memory: the backend's device computes in it, and nothing runs meanwhile.
-  const auto said = verdicts(3, [](int rank, std::span<OwnedFragment> fragments) {
-    float& value = fragments[4].weight.as<float>()[5];
-    if (rank == 1) value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U);
+  const auto said = verdicts({3, 1}, [](int rank, Held& held) {
+    if (rank == 1) flip_a_bit(held.fragments[4].weight.as<float>()[5]);
   });
-  const std::string name = ParameterTable(testing::make_model({})).parameters()[4].name;
+  const std::string name = ParameterTable(model_with_biases()).parameters()[4].name;
   for (const std::string& text : said) {
     EXPECT_NE(text.find("step 2: 1 of the"), std::string::npos) << text;
     EXPECT_NE(text.find(name + " (elements 0 to "), std::string::npos) << text;
     EXPECT_NE(text.find("all 3 replicas"), std::string::npos) << text;
+    EXPECT_EQ(text.find("biases"), std::string::npos) << text;
   }
 }
 
-TEST(ReplicaCheck, SaysNothingOfEqualReplicasOrOfOne) {
-  for (const int ranks : {1, 2}) {
-    const auto said = verdicts(ranks, [](int, std::span<OwnedFragment> fragments) {
-      for (const OwnedFragment& f : fragments) f.weight.as<float>()[0] += 1;
+// Also where weights have no replicas: every rank holds the biases.
+TEST(ReplicaCheck, NamesTheRouterWhoseBiasDiffersOnSomeRank) {
+  for (const MeshShape& mesh : {MeshShape{2, 1}, MeshShape{1, 3}, MeshShape{2, 2}}) {
+    SCOPED_TRACE(to_string(mesh));
+    const auto said = verdicts(mesh, [](int rank, Held& held) {
+      if (rank == 1) flip_a_bit(held.biases.as<float>()[held.biases.shape[1] + 2]);
     });
-    EXPECT_EQ(said, std::vector<std::string>(static_cast<std::size_t>(ranks)));
+    for (const std::string& text : said) {
+      EXPECT_NE(text.find("step 2: 1 of the 2 routers' biases are not the same bits on all " +
+                          std::to_string(mesh.ranks()) + " ranks: model.layers.1.mlp.gate.e_score_correction_bias;"),
+                std::string::npos)
+          << text;
+    }
+  }
+}
+
+TEST(ReplicaCheck, NamesWeightsAndBiasesTogether) {
+  const auto said = verdicts({2, 1}, [](int rank, Held& held) {
+    if (rank == 0) return;
+    for (int i = 0; i < 5; ++i) flip_a_bit(held.fragments[static_cast<std::size_t>(i)].weight.as<float>()[0]);
+    for (int i = 0; i < 2; ++i) flip_a_bit(held.biases.as<float>()[i * held.biases.shape[1]]);
+  });
+  for (const std::string& text : said) {
+    EXPECT_NE(text.find("step 2: 5 of the"), std::string::npos) << text;
+    EXPECT_NE(text.find(", ...; and 2 of the 2 routers' biases"), std::string::npos) << text;
+  }
+}
+
+TEST(ReplicaCheck, SaysNothingOfEqualRanksOrOfOne) {
+  for (const MeshShape& mesh : {MeshShape{1, 1}, MeshShape{2, 1}, MeshShape{1, 2}}) {
+    const auto said = verdicts(mesh, [](int, Held& held) {
+      for (const OwnedFragment& f : held.fragments) f.weight.as<float>()[0] += 1;
+      held.biases.as<float>()[3] += 1;
+    });
+    EXPECT_EQ(said, std::vector<std::string>(static_cast<std::size_t>(mesh.ranks())));
   }
 }
 
 TEST(ReplicaCheck, CostsARunOneReadAStepAndChangesNothing) {
   const TemporaryFolder folder;
   const std::string plain = "training { steps: 3 } evaluation { every_steps: 0 }";
-  for (const MeshShape& mesh : {MeshShape{2, 2}, MeshShape{1, 2}}) {
-    const RunResult without = train(small_job(folder / to_string(mesh) / "without", plain), {mesh});
-    const RunResult with =
-        train(small_job(folder / to_string(mesh) / "with", plain + " training { check_replicas: true }"), {mesh});
-    EXPECT_EQ(with.weights, without.weights);
-    for (std::size_t i = 1; i < with.steps.size(); ++i) {
-      EXPECT_EQ(with.steps[i].device_reads(), mesh.replicate > 1 ? 2U : 1U);
+  int number = 0;
+  for (const std::string biased : {"", " model { e_score_correction_bias: true router_bias_update_rate: 0.01 }"}) {
+    for (const MeshShape& mesh : {MeshShape{2, 2}, MeshShape{1, 2}, MeshShape{1, 1}}) {
+      SCOPED_TRACE(to_string(mesh) + biased);
+      const auto job = [&](const std::string& more) {
+        return small_job(folder / std::to_string(number++), plain + biased + more);
+      };
+      const RunResult without = train(job(""), {mesh});
+      const RunResult with = train(job(" training { check_replicas: true }"), {mesh});
+      EXPECT_EQ(with.weights, without.weights);
+      const bool compares = mesh.replicate > 1 || (!biased.empty() && mesh.ranks() > 1);
+      for (std::size_t i = 1; i < with.steps.size(); ++i) {
+        EXPECT_EQ(with.steps[i].device_reads(), compares ? 2U : 1U);
+      }
     }
   }
 }
