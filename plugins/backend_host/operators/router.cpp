@@ -131,19 +131,18 @@ class ForwardTask {
     }
     sigmoid_row(experts, logits_, scores_);
     if (a_.statistics) {
-      const double total = sum_row(experts, scores_) + static_cast<double>(epsilon);
-      double entropy = 0;
-      for (std::int64_t e = 0; e < experts; ++e) {
-        const double q = static_cast<double>(scores_[e]) / total;
-        if (q > 0) entropy -= q * std::log(q);
-      }
+      const double scores = sum_row(experts, scores_), total = scores + static_cast<double>(epsilon);
+      // - sum of q ln q, q = s / total.
+      const double entropy = (scores * std::log(total) - x_log_x(scores_, experts)) / total;
       add_statistics(scores_, total, log_sum, entropy);
     }
     return scores_;
   }
 
   void add_statistics(const float* scores, double total, double log_sum, double entropy) {
-    for (std::int64_t e = 0; e < n_.experts; ++e) sums_[e] += static_cast<double>(scores[e]) / total;
+    const double share = 1 / total;
+#pragma omp simd
+    for (std::int64_t e = 0; e < n_.experts; ++e) sums_[e] += static_cast<double>(scores[e]) * share;
     sums_[n_.experts] += log_sum * log_sum;
     sums_[n_.experts + 1] += entropy;
   }

@@ -1,4 +1,4 @@
-// Loops over one row that the compiler turns into vector code, and an exponential that it can.
+// Loops over one row that the compiler turns into vector code, and an exponential and a logarithm that it can.
 #pragma once
 
 #include <bit>
@@ -30,6 +30,35 @@ inline float exp_of(float x) {
   float result = (p * (r * r) + r + 1.0f) * scale;
   result = x < low ? 0.0f : result;
   return x > high ? std::numeric_limits<float>::infinity() : result;
+}
+
+// ln x of a normal x > 0, relative error below 2e-7 or absolute error below 1e-7. Reduction to [sqrt(1/2), sqrt(2)) and
+// the polynomial of Cephes' logf (S. L. Moshier, single/logf.c); no branches, no table. Other x give some number.
+inline float log_of(float x) {
+  constexpr std::uint32_t lowest = 0x3f3504f3;  // bits of sqrt(1/2)
+  const std::uint32_t above = std::bit_cast<std::uint32_t>(x) - lowest;
+  const auto n = static_cast<float>(static_cast<std::int32_t>(above) >> 23);
+  const float r = std::bit_cast<float>((above & 0x7fffffu) + lowest) - 1.0f;
+  float p = 7.0376836292e-2f;
+  p = p * r - 1.1514610310e-1f;
+  p = p * r + 1.1676998740e-1f;
+  p = p * r - 1.2420140846e-1f;
+  p = p * r + 1.4249322787e-1f;
+  p = p * r - 1.6668057665e-1f;
+  p = p * r + 2.0000714765e-1f;
+  p = p * r - 2.4999993993e-1f;
+  p = p * r + 3.3333331174e-1f;
+  const float z = r * r;
+  return r + (p * r * z - n * 2.12194440e-4f - 0.5f * z) + n * 0.693359375f;
+}
+
+// Sum of x ln x, x in [0, 1]; x below FLT_MIN adds as good as nothing.
+inline double x_log_x(const float* x, std::int64_t n) {
+  constexpr float least = std::numeric_limits<float>::min();
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i] * log_of(x[i] > least ? x[i] : least));
+  return sum;
 }
 
 // Sums in f64: the order that the compiler gives the lanes then does not matter to an f32 result.

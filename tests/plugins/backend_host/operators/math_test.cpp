@@ -1,4 +1,4 @@
-// The exponential, matrix products, and the checks of processor and BLAS.
+// The exponential, the logarithm, matrix products, and the checks of processor and BLAS.
 #include "plugins/backend_host/operators/checks.h"
 #include "plugins/backend_host/operators/gemm.h"
 #include "plugins/backend_host/operators/row_math.h"
@@ -23,6 +23,24 @@ TEST(ExpOf, KeepsZeroInfinityAndNan) {
   EXPECT_EQ(exp_of(89), INFINITY);
   EXPECT_EQ(exp_of(INFINITY), INFINITY);
   EXPECT_TRUE(std::isnan(exp_of(std::nanf(""))));
+}
+
+TEST(LogOf, IsWithinItsBoundOverTheWholeRange) {
+  const auto expect_near = [](float x) {
+    const double want = std::log(static_cast<double>(x)), got = static_cast<double>(log_of(x));
+    ASSERT_LE(std::abs(got - want), std::max(1e-7, 2e-7 * std::abs(want))) << x;
+  };
+  for (float x = std::numeric_limits<float>::min(); x < 3e38f; x *= 1.00137f) expect_near(x);
+  for (float x = 0.5f; x < 2.0f; x += 1.3e-5f) expect_near(x);
+  EXPECT_EQ(log_of(1), 0);
+}
+
+TEST(XLogX, IsZeroOfZeroAndKeepsNan) {
+  const Floats x = {0, 1, 0.25f, 1e-40f, 0.5f, 0.125f, 1e-20f};
+  EXPECT_NEAR(x_log_x(x.data(), std::ssize(x)), -(0.25 * 2 + 0.5 + 0.125 * 3) * std::log(2.0), 1e-7);
+  EXPECT_EQ(x_log_x(x.data(), 2), 0);
+  const Floats bad = {0.5f, std::nanf("")};
+  EXPECT_TRUE(std::isnan(x_log_x(bad.data(), 2)));
 }
 
 TEST(Gemm, WritesOverWhatWasThereWhenBetaIsZeroEvenWithNothingToSum) {
