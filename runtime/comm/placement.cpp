@@ -120,14 +120,14 @@ std::string describe_parts(const UnitPlacement& place) {
   return line;
 }
 
-// "0, 2, 4, 6, ... (32)"
+// "0, 2, 4, 6, ... (32 in all)"
 std::string list_some(const std::vector<int>& numbers) {
   constexpr std::size_t most = 4;
   std::string text;
   for (std::size_t i = 0; i < std::min(numbers.size(), most); ++i) {
     text += fmt::format("{}{}", i == 0 ? "" : ", ", numbers[i]);
   }
-  return numbers.size() > most ? fmt::format("{}, ... ({})", text, numbers.size()) : text;
+  return numbers.size() > most ? fmt::format("{}, ... ({} in all)", text, numbers.size()) : text;
 }
 
 // Expert coordinates that are placed alike stand together.
@@ -272,8 +272,9 @@ std::string Placement::table() const {
   }
   std::string text = fmt::format("placement on {}: {} units, {} elements, {} with padding, hash {}\n", to_string(mesh_),
                                  units_.size(), group_digits(all.elements), group_digits(all.padded), hash());
-  text += fmt::format("{:<{}}  {:>15}  {:>15}  {:>12}  owned by shard (+ in the fp32 segment)\n", "unit", width,
-                      "elements", "range", "padding");
+  text += fmt::format("{:<{}}  {:>15}  {:>15}  {:>12}  owned by shard (+ in the fp32 segment){}\n", "unit", width,
+                      "elements", "range", "padding",
+                      mesh_.expert > 1 ? "; experts by expert coordinate [by expert_shard]" : "");
   for (std::size_t u = 0; u < units_.size(); ++u) {
     text += fmt::format("{:<{}}  {:>15}  {:>15}  {:>12}  {}\n", table_.units()[u].name, width,
                         group_digits(lines[u].elements), group_digits(lines[u].range),

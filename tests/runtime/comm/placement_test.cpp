@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <sstream>
 #include <tuple>
 
 #include "runtime/base/error.h"
@@ -313,9 +314,86 @@ TEST(Placement, TableHasOneShortLinePerUnit) {
             std::string::npos)
       << dealt;
   const std::string wide = Placement(table, {1, 16, 16}).table();
-  EXPECT_NE(wide.find("expert 0, 3, 6, 9, ... (5): [0: 1 whole expert] | expert 1, 2, 4, 5, ... (11): [0: nothing]"),
+  EXPECT_NE(wide.find("expert 0, 3, 6, 9, ... (5 in all): [0: 1 whole expert] | "
+                      "expert 1, 2, 4, 5, ... (11 in all): [0: nothing]"),
             std::string::npos)
       << wide;
+}
+
+// What a line says of one coordinate, "0-2: 4,096 + 16; 3: 1 whole expert": elements, or whole experts.
+struct Told {
+  std::int64_t parts = 0, elements = 0, experts = 0;
+};
+Told read_parts(std::string text) {
+  text.erase(std::remove(text.begin(), text.end(), ','), text.end());
+  Told told;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ';');) {
+    const std::size_t colon = part.find(':'), dash = part.find('-');
+    const std::int64_t first = std::stoll(part);
+    const std::int64_t count = dash < colon ? std::stoll(part.substr(dash + 1)) - first + 1 : 1;
+    EXPECT_EQ(first, told.parts) << text;
+    told.parts += count;
+    const std::string owned = part.substr(colon + 2);
+    if (owned == "nothing" || owned == "padding only") continue;
+    const std::int64_t number = std::stoll(owned);
+    const std::size_t plus = owned.find('+');
+    const bool experts = owned.find("whole expert") != std::string::npos;
+    (experts ? told.experts : told.elements) += count * number;
+    if (plus != std::string::npos) told.elements += count * std::stoll(owned.substr(plus + 1));
+  }
+  return told;
+}
+
+void expect_told(const Told& told, const UnitPlacement& place, const std::string& line) {
+  EXPECT_EQ(told.parts, place.ranks) << line;
+  EXPECT_TRUE(told.elements == 0 || told.experts == 0) << line;
+  if (told.experts > 0) {
+    EXPECT_EQ(told.experts, place.experts.count) << line;
+  } else {
+    EXPECT_EQ(told.elements, place.elements()) << line;
+  }
+}
+
+// Every line adds up: no part is left out, and together the parts are the unit.
+TEST(Placement, TableTellsOfEveryElementOnRandomMeshes) {
+  std::mt19937 random(7);
+  const auto draw = [&](int least, int most) { return static_cast<int>(least + random() % (most - least + 1)); };
+  for (int i = 0; i < 100; ++i) {
+    const testing::SmallModel model{.layers = 2, .experts = static_cast<unsigned>(draw(1, 12)), .hidden = 16};
+    const int expert = draw(1, 9);
+    const MeshShape mesh{draw(1, 2), draw(1, 9) * expert, expert};
+    const ParameterTable table(make_model(model));
+    const Placement placement(table, mesh);
+    SCOPED_TRACE(to_string(mesh));
+    std::istringstream lines(placement.table());
+    std::string line;
+    std::getline(lines, line);
+    std::getline(lines, line);
+    const std::size_t column = line.find("owned by");
+    EXPECT_EQ(line.find("expert coordinate") != std::string::npos, expert > 1);
+    for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+      ASSERT_TRUE(std::getline(lines, line));
+      std::string owned = line.substr(column);
+      if (!owned.starts_with("expert ")) {
+        expect_told(read_parts(owned), placement.unit(unit, {}), line);
+        continue;
+      }
+      int coordinates_told = 0;
+      for (std::size_t at = 0; at != std::string::npos;) {
+        const std::size_t open = owned.find('[', at), close = owned.find(']', at);
+        const std::string names = owned.substr(at, open - at);
+        const std::size_t all = names.find('(');
+        coordinates_told += all == std::string::npos ? 1 + static_cast<int>(std::count(names.begin(), names.end(), ','))
+                                                     : std::stoi(names.substr(all + 1));
+        const int first = std::stoi(names.substr(names.find("expert ") + 7));
+        expect_told(read_parts(owned.substr(open + 1, close - open - 1)),
+                    placement.unit(unit, coordinates(mesh, first)), line);
+        at = owned.find("expert ", close);
+      }
+      EXPECT_EQ(coordinates_told, expert) << line;
+    }
+  }
 }
 
 TEST(Placement, TableOfAThousandUnitsOnManyShardsStaysReadable) {
