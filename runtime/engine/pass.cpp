@@ -144,8 +144,43 @@ void Pass::run(const Schedule& schedule, std::span<const DeviceBatch> batches, c
   trains_ = std::any_of(schedule.begin(), schedule.end(), [](const Item& i) { return i.phase != Phase::forward; });
   if (trains_) routers_.begin(batches, result.scale, result.router_losses);
   parts_.parameters.begin(schedule);
-  for (std::size_t i = 0; i < schedule.size(); ++i) run_item(schedule, i, batches, result);
+  if (result.gathers_begun) result.gathers_begun();
+  bool gradients = false;
+  for (std::size_t i = 0; i < schedule.size(); ++i) {
+    if (!gradients && schedule[i].phase != Phase::forward) {
+      gradients = true;
+      if (result.gradients_begin) result.gradients_begin();
+    }
+    run_item(schedule, i, batches, result);
+  }
   parts_.parameters.finish();
+}
+
+// In the item's order (that of the collectives), handed over in the block's. A forward comes to its experts late: their
+// gather runs under the attention.
+void Pass::acquire(int number, const Item& item, std::span<UnitViews> views, BlockIo& io) {
+  const Block& block = parts_.table.blocks()[static_cast<std::size_t>(item.block)];
+  const auto acquire_one = [this, number, &block, views](int unit) {
+    const auto at = std::find(block.units.begin(), block.units.end(), unit) - block.units.begin();
+    views[static_cast<std::size_t>(at)] = parts_.parameters.acquire(number, unit);
+  };
+  for (const UnitUse& use : item.units) {
+    const bool experts = parts_.table.units()[static_cast<std::size_t>(use.unit)].kind == UnitKind::experts;
+    if (experts && item.phase == Phase::forward) {
+      io.experts_begin = [acquire_one, unit = use.unit] { acquire_one(unit); };
+    } else {
+      acquire_one(use.unit);
+    }
+    // A backward is done with them early: their reduction runs under that of the attention.
+    if (experts && item.phase == Phase::backward) {
+      io.experts_done = [this, number, &item, &use] { give_back(number, item, use); };
+    }
+  }
+}
+
+void Pass::give_back(int number, const Item& item, const UnitUse& use) {
+  if (item.phase != Phase::forward) parts_.parameters.reduce(number, use.unit);
+  parts_.parameters.release(number, use.unit);
 }
 
 void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const DeviceBatch> batches,
@@ -155,19 +190,15 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
   const Block& block = parts_.table.blocks()[static_cast<std::size_t>(item.block)];
   const DeviceBatch& batch = batches[static_cast<std::size_t>(item.microbatch)];
 
-  // Acquire in the item's order (that of the collectives), hand over in the block's.
   UnitViews views[2];
   ANANKE_CHECK(block.units.size() <= std::size(views), "a block of {} units", block.units.size());
-  for (const UnitUse& use : item.units) {
-    const auto at = std::find(block.units.begin(), block.units.end(), use.unit) - block.units.begin();
-    views[at] = parts_.parameters.acquire(number, use.unit);
-  }
   BlockIo io{batch,
              {views, block.units.size()},
              saved(item.block, item.microbatch % slots_),
              {workspace_.data(), workspace_.bytes()},
              {},
              item.microbatch % slots_};
+  acquire(number, item, {views, block.units.size()}, io);
   if (block.moe) io.routing = routing_decision(block, item, result, batch.tokens);
   const HeadOutput head{
       result.loss, result.scale,
@@ -181,8 +212,8 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
     case Phase::backward: backward(item, io); break;
   }
   for (const UnitUse& use : item.units) {
-    if (item.phase != Phase::forward) parts_.parameters.reduce(number, use.unit);
-    parts_.parameters.release(number, use.unit);
+    const bool experts = parts_.table.units()[static_cast<std::size_t>(use.unit)].kind == UnitKind::experts;
+    if (!(experts && item.phase == Phase::backward)) give_back(number, item, use);  // theirs is done
   }
 }
 

@@ -1,6 +1,7 @@
 // Runs a schedule: gathers, blocks forward and backward, reductions. Training steps, evaluation and parity are passes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -55,7 +56,10 @@ class Pass {
     bool replay_routing = false;         // routing(...) holds the decisions
     // f64 [2], added to by a schedule with gradients: this rank's part of what the routers add to scale x loss,
     // {auxiliary loss, z-loss}. Empty: nobody asks; their gradients are made all the same.
-    TensorView router_losses;
+    TensorView router_losses = {};
+    // For work of the caller's that runs under the pass's: called once each, when the first gathers are on their way, and
+    // before the first item that makes gradients, when `scale` must be on the compute stream. May be empty.
+    std::function<void()> gathers_begun = {}, gradients_begin = {};
   };
   void run(const Schedule& schedule, std::span<const DeviceBatch> batches, const Result& result);
 
@@ -66,6 +70,8 @@ class Pass {
   struct Memory;
   TensorView activation(void* data, const DeviceBatch& batch) const;
   Region saved(int block, int slot) const;
+  void acquire(int number, const Item& item, std::span<UnitViews> views, BlockIo& io);
+  void give_back(int number, const Item& item, const UnitUse& use);
   void run_item(const Schedule& schedule, std::size_t index, std::span<const DeviceBatch> batches,
                 const Result& result);
   void forward(const Item& item, BlockIo& io, const HeadOutput& head);

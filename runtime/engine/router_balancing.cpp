@@ -81,6 +81,7 @@ RouterBalancing::RouterBalancing(const Model& model, const ParameterTable& table
   load_ = layout.load;
   own_losses_ = layout.losses;
   before_ = device.make_event();
+  loaded_ = device.make_event();
   for (int m = 0; m < microbatches; ++m) reduced_.push_back(device.make_event());
   if (!biased) return;
   auto* rates = host_.view(DType::f32, {count}, sizeof(double)).as<float>();
@@ -118,7 +119,11 @@ void RouterBalancing::begin(std::span<const DeviceBatch> batches, const TensorVi
 }
 
 void RouterBalancing::forwards_done(int microbatch) {
-  if (!has_losses()) return;
+  if (has_losses()) sum_totals(microbatch);
+  if (microbatch + 1 == microbatches_) sum_load();
+}
+
+void RouterBalancing::sum_totals(int microbatch) {
   const auto layers = static_cast<std::int64_t>(layers_.size()), size = Router::statistics_size(experts_);
   const Microbatch& here = current_.at(static_cast<std::size_t>(microbatch));
   const TensorView total = row(totals_, microbatch, experts_ + 2);
@@ -148,8 +153,8 @@ TensorView RouterBalancing::factors(int microbatch) {
   return factors;
 }
 
+// One all-reduce for all layers.
 void RouterBalancing::sum_load() {
-  if (layers_.empty()) return;
   const auto layers = static_cast<std::int64_t>(layers_.size()), loads = layers * (experts_ + 1);
   Device& device = backend_.device();
   Stream& compute = device.stream(Resource::compute);
@@ -163,8 +168,7 @@ void RouterBalancing::sum_load() {
   compute.record(*before_);
   network.wait(*before_);
   world_.all_reduce(network, load_, Reduction::sum);
-  network.record(*reduced_[0]);
-  compute.wait(*reduced_[0]);
+  network.record(*loaded_);
 }
 
 std::int64_t RouterBalancing::summary_size(const ParameterTable& table) {
@@ -181,6 +185,7 @@ void RouterBalancing::update(const TensorView& finite, const TensorView& summary
   const auto layers = static_cast<std::int64_t>(layers_.size()), loads = layers * (experts_ + 1);
   const TensorView load = load_.slice(0, loads).reshaped({layers, experts_ + 1});
   Stream& compute = backend_.device().stream(Resource::compute);
+  compute.wait(*loaded_);
   RouterBalance& balance = *backend_.operators().router_balance;
   if (biased()) balance.update_bias(compute, {load, rates_, finite, biases_});
   const std::int64_t lines = layers * RouterBalance::summary_size;

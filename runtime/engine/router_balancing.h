@@ -2,7 +2,7 @@
 // losses made of them, and what the step record says. Every rank holds all of it; what is summed over ranks is summed
 // on the device, so that results do not depend on the mesh.
 //
-//   begin ─ per microbatch: (all forwards) forwards_done ─ factors ─ (backwards) ─ ... ─ sum_load ─ update
+//   begin ─ per microbatch: (all forwards) forwards_done ─ factors ─ (backwards) ─ ... ─ update
 //
 // Evaluation only takes biases. All calls come from the host thread that issues collectives; none waits for the device.
 #pragma once
@@ -36,17 +36,16 @@ class RouterBalancing {
   void begin(std::span<const DeviceBatch> batches, const TensorView& scale, const TensorView& losses);
   // Where a layer's router writes its statistics, f64 [2E + 2].
   TensorView statistics(int layer, int microbatch) const;
-  // All layers' forwards of the microbatch are on the compute stream: starts one all-reduce where a loss needs it.
+  // All layers' forwards of the microbatch are on the compute stream: starts one all-reduce where a loss needs it, and
+  // with the last microbatch the one that sums the step's load over all ranks: both run under what is computed next.
   void forwards_done(int microbatch);
   // For the routers' backwards of the microbatch, on the compute stream; empty where there is no such loss.
   TensorView factors(int microbatch);
 
-  // Sums the step's load over all ranks, one all-reduce for all layers.
-  void sum_load();
   // f64 values that update() writes for the step record.
   std::int64_t summary_size() const;
   static std::int64_t summary_size(const ParameterTable& table);
-  // After sum_load: moves the biases where finite[0] (i32 [1]) says so, then writes `summary`, f64 [summary_size()].
+  // After all forwards: moves the biases where finite[0] (i32 [1]) says so, then writes `summary`, f64 [summary_size()].
   void update(const TensorView& finite, const TensorView& summary);
 
   struct LayerLoad {
@@ -66,6 +65,8 @@ class RouterBalancing {
  private:
   struct Layout;
   std::int64_t row_of(int layer) const;  // among MoE layers
+  void sum_totals(int microbatch);
+  void sum_load();
   bool has_losses() const { return has_auxiliary_loss() || has_z_loss(); }
 
   Backend& backend_;
@@ -78,7 +79,7 @@ class RouterBalancing {
   TensorView statistics_, totals_, factors_;  // f64 [M, L, 2E + 2], f64 [M, E + 2], f32 [M, E + 1]
   TensorView load_;                           // f64 [L (E + 1) + 1]: of every layer, then tokens of the step
   TensorView own_losses_;                     // f64 [2], where nobody asks
-  std::unique_ptr<Event> before_;
+  std::unique_ptr<Event> before_, loaded_;
   std::vector<std::unique_ptr<Event>> reduced_;  // per microbatch
 
   // Of the step under way.

@@ -29,6 +29,12 @@ std::vector<PlanLine> StepScalars::plan(std::int64_t more) {
 }
 
 void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {
+  clear(valid_targets, stop_requested);
+  sum_targets();
+  make_loss_scale();
+}
+
+void StepScalars::clear(std::int64_t valid_targets, bool stop_requested) {
   Device& device = backend_.device();
   Stream& compute = device.stream(Resource::compute);
   auto* host = host_.view(DType::f64, {own_values}).as<double>();
@@ -36,13 +42,19 @@ void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {
   host[2] = stop_requested ? 1 : 0;
   host[5] = static_cast<double>(valid_targets);  // exact below 2^53
   device.copy(compute, values_.data(), host, value_bytes);
-  const TensorView count = values_.view(DType::f64, {1}, 5 * sizeof(double));
-  all_reduce(count);
-  backend_.operators().elementwise->reciprocal(compute, count, loss_scale());
+}
+
+void StepScalars::sum_targets() { all_reduce(targets()); }
+
+void StepScalars::make_loss_scale() {
+  Stream& compute = backend_.device().stream(Resource::compute);
+  compute.wait(*after_);
+  backend_.operators().elementwise->reciprocal(compute, targets(), loss_scale());
 }
 
 void StepScalars::agree(double clip_norm) {
   all_reduce(values_.view(DType::f64, {5}));
+  backend_.device().stream(Resource::compute).wait(*after_);
   backend_.operators().elementwise->clip(backend_.device().stream(Resource::compute),
                                          {square_sum(), loss(), clip_norm, clip_scale(), finite()});
 }
@@ -54,7 +66,6 @@ void StepScalars::all_reduce(const TensorView& values) {
   network.wait(*before_);
   world_.all_reduce(network, values, Reduction::sum);
   network.record(*after_);
-  compute.wait(*after_);
 }
 
 StepScalars::Outcome StepScalars::read() {

@@ -16,8 +16,13 @@ class StepScalars {
   StepScalars(Backend& backend, Communicator& world, std::int64_t more = 0);
   static std::vector<PlanLine> plan(std::int64_t more = 0);
 
-  // Before the first backward: sums the ranks' target counts; scale() becomes 1 / that. Clears loss and square sum.
+  // Before the first backward: sums the ranks' target counts; loss_scale() becomes 1 / that. Clears loss and square sum.
   void begin(std::int64_t valid_targets, bool stop_requested);
+  // The same in three calls, for whoever has work between them: clears and takes this rank's count; puts the sum on the
+  // network stream; orders the compute stream behind it and makes loss_scale().
+  void clear(std::int64_t valid_targets, bool stop_requested);
+  void sum_targets();
+  void make_loss_scale();
   // After the last reduction: sums losses, square sums and stop requests; decides clip scale and finiteness.
   void agree(double clip_norm);
 
@@ -45,6 +50,7 @@ class StepScalars {
 
  private:
   void all_reduce(const TensorView& values);
+  TensorView targets() const { return values_.view(DType::f64, {1}, 5 * sizeof(double)); }
   Backend& backend_;
   Communicator& world_;
   std::int64_t more_;

@@ -227,7 +227,7 @@ bool Trainer::train_step() {
   const std::uint64_t step = progress_.step + 1;
   control_.phase("step", step);
   batches_->next(training.rows_per_step(), rows_);
-  scalars_->begin(rows_.valid_targets, control_.stop_requested());
+  scalars_->clear(rows_.valid_targets, control_.stop_requested());
   const std::vector<DeviceBatch>& batches = loader_->load(engine_.compute(), rows_);
   routing_->before_step(step, batches);
   engine_.pass().run(schedule_, batches,
@@ -235,9 +235,10 @@ bool Trainer::train_step() {
                       .scale = scalars_->loss_scale(),
                       .logits = {},
                       .replay_routing = routing_->replays(),
-                      .router_losses = scalars_->router_losses()});
+                      .router_losses = scalars_->router_losses(),
+                      .gathers_begun = [this] { scalars_->sum_targets(); },
+                      .gradients_begin = [this] { scalars_->make_loss_scale(); }});
   if (engine_.first_replica()) optimizer_->add_square_sum(*scalars_);
-  engine_.routers().sum_load();
   scalars_->agree(training.clip_norm());
   const double lr_factor = learning_rate_factor(job_.learning_rate(), training.steps(), step);
   optimizer_->update(*scalars_, progress_.optimizer_steps + 1, lr_factor);

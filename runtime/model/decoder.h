@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "runtime/comm/placement.h"
@@ -48,6 +49,9 @@ struct BlockIo {
   Region workspace;                  // shared scratch, workspace_bytes()
   RoutingDecision routing;
   int slot = 0;  // which of the microbatches in flight
+  // Called where a layer forward comes to its experts, whose unit's weights need not be there before; and where a layer
+  // backward has put all that makes the gradient of their unit on the stream. May be empty.
+  std::function<void()> experts_begin = {}, experts_done = {};
 };
 
 struct HeadOutput {

@@ -73,11 +73,12 @@ ExpertExchange Decoder::exchange(const Block& block, const BlockIo& io, const Sa
 
 void Decoder::experts_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
                               const Scratch& scratch) const {
-  const GroupedMlp::Weights weights = mlp_weights(block, io, false);
   ExpertExchange exchange = this->exchange(block, io, saved, scratch);
   exchange.y = scratch.a;
   experts_.begin(stream, exchange);
   experts_.dispatch_begin(stream, exchange, chunk(saved, scratch, 0).exchange);
+  if (io.experts_begin) io.experts_begin();
+  const GroupedMlp::Weights weights = mlp_weights(block, io, false);
   for (int c = 0; c < chunks_; ++c) {
     const Chunk now = chunk(saved, scratch, c);
     if (c + 1 < chunks_) experts_.dispatch_begin(stream, exchange, chunk(saved, scratch, c + 1).exchange);
@@ -119,6 +120,7 @@ void Decoder::experts_backward(Stream& stream, const Block& block, const BlockIo
     experts_.dispatch_backward_begin(stream, exchange, at);
     if (c > 0) experts_.dispatch_backward_end(stream, exchange, chunk(saved, scratch, c - 1).exchange);
   }
+  if (io.experts_done) io.experts_done();
   experts_.dispatch_backward_end(stream, exchange, chunk(saved, scratch, chunks_ - 1).exchange);
 }
 

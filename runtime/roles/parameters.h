@@ -67,7 +67,9 @@ class Parameters {
   virtual std::span<const OwnedFragment> fragments() = 0;
 
   // A list of items begins; gathers may start at once. Gradients at the owner are zeroed when it has any gradient item.
-  // Every item acquires, reduces and releases what its UnitUses say, items in order. `schedule` must outlive finish().
+  // Every item acquires, reduces and releases what its UnitUses say, items in order; within an item a unit is acquired
+  // when it is needed (experts after the attention of a forward) and reduced and released when it is done with (experts
+  // before the attention of a backward). `schedule` must outlive finish().
   virtual void begin(const Schedule& schedule) = 0;
   virtual UnitViews acquire(int item, int unit) = 0;
   virtual void release(int item, int unit) = 0;

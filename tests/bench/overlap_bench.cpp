@@ -27,7 +27,7 @@ std::vector<OverlapCase> cases() {
            .chunks = chunks,
            .layer = 40,
            .network = network,
-           .nvlink = 1});
+           .nvlink = 4});
     }
   }
   add({.name = "replicate 2", .mesh = {2, 2, 1}, .experts = 8, .network = 4});

@@ -118,7 +118,7 @@ TimedSetup setup_of(const OverlapCase& c, int rank, MeetingTimes& meetings) {
   setup.meetings = &meetings;
   setup.operators = {half, half / std::max(1, c.chunks), slow * milli * c.head, slow * milli * c.newton_schulz};
   setup.network = c.network;
-  setup.nvlink = c.nvlink;
+  setup.nvlink = c.nvlink / std::max(1, c.chunks);
   return setup;
 }
 
@@ -176,11 +176,12 @@ OverlapReport measure_overlap(const OverlapCase& what) {
   const Watched watched = run(what);
   report.step = watched.step;
   report.network = milli * what.network * watched.network;
-  report.nvlink = milli * what.nvlink * watched.nvlink;
+  const double exchange = milli * (what.nvlink / std::max(1, what.chunks));
+  report.nvlink = exchange * watched.nvlink;
   report.first_gather = milli * what.network * watched.first;
   report.last_reduce = milli * what.network * watched.last;
   // Counts, the first chunk's dispatch, the last one's combine; and in the backward both of these.
-  if (what.chunks > 0 && what.mesh.expert > 1) report.exchange_edges = milli * what.nvlink * layers * 5;
+  if (what.chunks > 0 && what.mesh.expert > 1) report.exchange_edges = exchange * layers * 5;
   return report;
 }
 

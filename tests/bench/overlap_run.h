@@ -23,7 +23,8 @@ struct OverlapCase {
   // Milliseconds. Of a layer's forward, half in its attention and half in its MLP (its backward takes twice as long), of
   // the head both ways, and of one Newton-Schulz call. 0: what it really takes.
   int layer = 20, head = 20, newton_schulz = 0;
-  int network = 0, nvlink = 0;  // of every collective on that stream
+  int network = 0;  // of every collective on that stream
+  int nvlink = 0;   // of a layer's exchange in one direction, all chunks together
   int slow_rank = -1;           // computes slow_factor times as long
   double slow_factor = 1;
   int steps = 6;
