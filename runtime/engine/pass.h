@@ -57,8 +57,8 @@ class Pass {
     // f64 [2], added to by a schedule with gradients: this rank's part of what the routers add to scale x loss,
     // {auxiliary loss, z-loss}. Empty: nobody asks; their gradients are made all the same.
     TensorView router_losses = {};
-    // For work of the caller's that runs under the pass's: called once each, when the first gathers are on their way, and
-    // before the first item that makes gradients, when `scale` must be on the compute stream. May be empty.
+    // For work of the caller's that runs under the pass's: called once each, when the first gathers are on their way,
+    // and before the first item that makes gradients, when `scale` must be on the compute stream. May be empty.
     std::function<void()> gathers_begun = {}, gradients_begin = {};
   };
   void run(const Schedule& schedule, std::span<const DeviceBatch> batches, const Result& result);

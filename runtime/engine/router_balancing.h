@@ -45,7 +45,8 @@ class RouterBalancing {
   // f64 values that update() writes for the step record.
   std::int64_t summary_size() const;
   static std::int64_t summary_size(const ParameterTable& table);
-  // After all forwards: moves the biases where finite[0] (i32 [1]) says so, then writes `summary`, f64 [summary_size()].
+  // After all forwards: moves the biases where finite[0] (i32 [1]) says so, then writes `summary`, f64
+  // [summary_size()].
   void update(const TensorView& finite, const TensorView& summary);
 
   struct LayerLoad {

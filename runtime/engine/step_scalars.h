@@ -16,7 +16,8 @@ class StepScalars {
   StepScalars(Backend& backend, Communicator& world, std::int64_t more = 0);
   static std::vector<PlanLine> plan(std::int64_t more = 0);
 
-  // Before the first backward: sums the ranks' target counts; loss_scale() becomes 1 / that. Clears loss and square sum.
+  // Before the first backward: sums the ranks' target counts; loss_scale() becomes 1 / that. Clears loss and square
+  // sum.
   void begin(std::int64_t valid_targets, bool stop_requested);
   // The same in three calls, for whoever has work between them: clears and takes this rank's count; puts the sum on the
   // network stream; orders the compute stream behind it and makes loss_scale().

@@ -52,12 +52,16 @@ std::string job_text(const OverlapCase& c, const std::filesystem::path& run_dir)
   if (c.experts > 0) {
     text += fmt::format("num_experts: {} num_experts_per_tok: 2 moe_intermediate_size: {} ", c.experts, c.hidden);
   }
+  text += c.model;
   text += fmt::format(
       "}}\nmesh {{ replicate: {} shard: {} expert: {} }}\n"
       "training {{ steps: {} sequence_length: {} rows_per_step: {} {} }}\n"
       "data {{ generated {{ documents: 400 shortest: 8 longest: 40 branches: 3 }} }}\nplugins {{ use: 'adamw' }}\n",
-      c.mesh.replicate, c.mesh.shard, c.mesh.expert, c.steps, sequence, std::max(1, c.tokens / sequence) * ranks, c.training);
-  if (c.chunks > 0) text += fmt::format("plugins {{ config {{ [ananke/ananke.plugin.Ep] {{ chunks: {} }} }} }}\n", c.chunks);
+      c.mesh.replicate, c.mesh.shard, c.mesh.expert, c.steps, sequence, std::max(1, c.tokens / sequence) * ranks,
+      c.training);
+  if (c.chunks > 0)
+    text += fmt::format("plugins {{ config {{ [ananke/ananke.plugin.Ep] {{ chunks: {} }} }} }}\n", c.chunks);
+  if (!c.fsdp.empty()) text += fmt::format("plugins {{ config {{ [ananke/ananke.plugin.Fsdp] {{ {} }} }} }}\n", c.fsdp);
   if (c.muon) text += "plugins { use: 'muon' }\noptimizer { match: 'experts|_proj' use: 'muon' }\n";
   return text + "optimizer { match: '.*' use: 'adamw' }\n" + c.changes;
 }

@@ -88,8 +88,7 @@ class TimedBackend::TimedDevice final : public Device {
   TimedDevice(TimedBackend& backend, Device& inner) : inner_(inner) {
     for (int r = 0; r < resource_count; ++r) {
       const auto resource = static_cast<Resource>(r);
-      streams_[static_cast<std::size_t>(r)] =
-          std::make_unique<TimedStream>(backend, resource, inner.stream(resource));
+      streams_[static_cast<std::size_t>(r)] = std::make_unique<TimedStream>(backend, resource, inner.stream(resource));
     }
   }
   std::string description() const override { return inner_.description(); }
@@ -120,10 +119,10 @@ struct TimedBackend::Operators {
     Operator& inner;
     const double forward_time;
   };
-#define ANANKE_RUN_TIMED(METHOD, ARGUMENTS, SECONDS)                 \
-  void METHOD(Stream& stream, const ARGUMENTS& a) override {        \
-    spend(stream, SECONDS);                                         \
-    inner.METHOD(host_stream(stream), a);                           \
+#define ANANKE_RUN_TIMED(METHOD, ARGUMENTS, SECONDS)         \
+  void METHOD(Stream& stream, const ARGUMENTS& a) override { \
+    spend(stream, SECONDS);                                  \
+    inner.METHOD(host_stream(stream), a);                    \
   }
 #define ANANKE_RUN(METHOD, ARGUMENTS) ANANKE_RUN_TIMED(METHOD, ARGUMENTS, 0)
 #define ANANKE_SIZE(METHOD) \
@@ -287,7 +286,8 @@ struct TimedBackend::Operators {
                            .wire = &wire};
 };
 
-// Counts what really exchanges something. Such a collective ends, by the exact clock, its delay after the last rank came.
+// Counts what really exchanges something. Such a collective ends, by the exact clock, its delay after the last rank
+// came.
 class TimedBackend::TimedCommunicator final : public Communicator {
  public:
   TimedCommunicator(TimedBackend& backend, std::unique_ptr<Communicator> inner, std::string group, int milliseconds)
@@ -308,8 +308,7 @@ class TimedBackend::TimedCommunicator final : public Communicator {
   }
   void all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> send_counts,
                   const TensorView& receive, std::span<const std::int64_t> receive_counts) override {
-    run(stream, true,
-        [&](Stream& inner) { inner_->all_to_all(inner, send, send_counts, receive, receive_counts); });
+    run(stream, true, [&](Stream& inner) { inner_->all_to_all(inner, send, send_counts, receive, receive_counts); });
   }
   void abort() noexcept override { inner_->abort(); }
 
@@ -343,9 +342,9 @@ class TimedBackend::TimedCommunicator final : public Communicator {
 
 TimedBackend::TimedBackend(const RoleContext& context, TimedSetup setup) : setup_(std::move(setup)) {
   const auto make = [&](int milliseconds) {
-    return make_inner<Backend>("backend_host", context,
-                               fmt::format("threads: 1 communication_delay: '{}ms'",
-                                           setup_.clock == ClockKind::sleeping ? milliseconds : 0));
+    return make_inner<Backend>(
+        "backend_host", context,
+        fmt::format("threads: 1 communication_delay: '{}ms'", setup_.clock == ClockKind::sleeping ? milliseconds : 0));
   };
   network_ = make(setup_.network);
   nvlink_ = make(setup_.nvlink);
@@ -367,10 +366,9 @@ const OperatorSet& TimedBackend::operators() {
 std::unique_ptr<Communicator> TimedBackend::make_communicator(const std::string& name, std::span<const int> ranks,
                                                               Rendezvous& rendezvous) {
   const bool fast = name == "expert" || name == "node";
-  return std::make_unique<TimedCommunicator>(*this,
-                                             (fast ? nvlink_ : network_)->make_communicator(name, ranks, rendezvous),
-                                             fmt::format("{} {}", name, fmt::join(ranks, ",")),
-                                             fast ? setup_.nvlink : setup_.network);
+  return std::make_unique<TimedCommunicator>(
+      *this, (fast ? nvlink_ : network_)->make_communicator(name, ranks, rendezvous),
+      fmt::format("{} {}", name, fmt::join(ranks, ",")), fast ? setup_.nvlink : setup_.network);
 }
 
 double TimedBackend::now() const {

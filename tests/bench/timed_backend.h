@@ -1,6 +1,7 @@
 // The host backend with operators and collectives that take a given time, by one of two clocks:
 //   sleeping  operators sleep on their stream, collectives sleep in the host communicator (communication_delay)
-//   exact     nothing sleeps: every stream counts its own time, events and collectives carry it on, and the host's waits
+//   exact     nothing sleeps: every stream counts its own time, events and collectives carry it on, and the host's
+//   waits
 //             take it over. The order of work alone decides, to the last digit, whatever the machine is busy with.
 // Ranks are threads of one process.
 #pragma once
@@ -39,7 +40,7 @@ class MeetingTimes {
 struct TimedSetup {
   ClockKind clock = ClockKind::sleeping;
   OperatorTimes operators = {};
-  int network = 0, nvlink = 0;      // milliseconds, of every collective of the axes that belong to that stream
+  int network = 0, nvlink = 0;       // milliseconds, of every collective of the axes that belong to that stream
   MeetingTimes* meetings = nullptr;  // exact: the same on all ranks, outlives them
   // Called before collective number `count` (from 0) of the rank is put on the network stream.
   std::function<void(Stream& network, int count)> before_network = {};
