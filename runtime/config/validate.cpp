@@ -283,6 +283,23 @@ Problems check_expert_axis(const Mesh& mesh, const Model& model) {
   return problems;
 }
 
+// `microbatches`: of a rank in a step.
+Problems check_gathers(const Training& training, std::uint32_t ranks, std::uint64_t microbatches) {
+  Problems problems;
+  const std::uint64_t asked = training.microbatches_per_gather();
+  if (asked == 0 || microbatches % asked == 0) return problems;
+  std::uint64_t smaller = std::min(asked, microbatches);
+  while (microbatches % smaller != 0) --smaller;
+  add(&problems, "training.microbatches_per_gather",
+      "is {}, no divisor of the {} that each of {} ranks has in a step (rows_per_step {}, rows_per_microbatch {}); set "
+      "it "
+      "to {}, or to 0 for all of them",
+      asked, microbatches == 1 ? "1 microbatch" : fmt::format("{} microbatches", microbatches), ranks,
+      training.rows_per_step(),
+      training.rows_per_microbatch() == 0 ? training.rows_per_step() / ranks : training.rows_per_microbatch(), smaller);
+  return problems;
+}
+
 Problems check_rows(const Training& training, std::uint32_t ranks) {
   Problems problems;
   const std::uint32_t rows = training.rows_per_step();
@@ -295,6 +312,8 @@ Problems check_rows(const Training& training, std::uint32_t ranks) {
         "is {}, but each of {} ranks has {} rows of rows_per_step {}, no multiple of it; set rows_per_step to {}, or "
         "rows_per_microbatch to a divisor of {}",
         training.rows_per_microbatch(), ranks, rows / ranks, rows, multiples_near(rows, unit), rows / ranks);
+  } else {
+    append(&problems, check_gathers(training, ranks, training.rows_per_microbatch() == 0 ? 1 : rows / unit));
   }
   return problems;
 }

@@ -62,13 +62,18 @@ std::string training_text(const Job& job, bool own_batches) {
   return text;
 }
 
+std::string order_text(const PassLimits& limits) {
+  const int together = limits.microbatches_per_gather;
+  if (together == 1) return "the whole model for each in turn";
+  if (together == limits.microbatches) return "layer by layer for all of them";
+  return fmt::format("layer by layer for {} at a time", together);
+}
+
 std::string schedule_text(const Job& job, const Schedule& schedule, const PassLimits& limits) {
   const Training& training = job.training();
   return fmt::format("{} items a step: {} microbatch{} of {} rows a rank, {}, recompute {}", schedule.size(),
                      limits.microbatches, limits.microbatches == 1 ? "" : "es", training.rows_per_microbatch(),
-                     limits.order == LoopOrder::microbatch_outer ? "the whole model for each in turn"
-                                                                 : "layer by layer for all of them",
-                     Training::Recompute_Name(training.recompute()));
+                     order_text(limits), Training::Recompute_Name(training.recompute()));
 }
 
 std::string learning_rate_text(const Job& job) {

@@ -180,8 +180,7 @@ void Engine::start(const PassLimits& limits) {
       *expert_,        *world_, *node_};
   roles_.parameters->start(context);
   roles_.experts->start({context, Pass::expert_sizes(parts(), limits),
-                         static_cast<int>(context_.job.model().num_hidden_layers()),
-                         Pass::microbatches_in_flight(limits)});
+                         static_cast<int>(context_.job.model().num_hidden_layers()), limits.microbatches_per_gather});
   routers_ =
       std::make_unique<RouterBalancing>(context_.job.model(), table_, *roles_.backend, *world_, limits.microbatches);
   pass_ = std::make_unique<Pass>(parts(), limits, *routers_);

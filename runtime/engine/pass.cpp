@@ -14,10 +14,6 @@ std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-int Pass::microbatches_in_flight(const PassLimits& limits) {
-  return limits.order == LoopOrder::layer_outer ? limits.microbatches : 1;
-}
-
 ExpertSizes Pass::expert_sizes(const PassParts& parts, const PassLimits& limits) {
   return {.tokens = limits.tokens,
           .hidden = parts.model.hidden_size(),
@@ -38,7 +34,7 @@ struct Pass::Memory {
     const Decoder decoder(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts,
                           expert_sizes(parts, limits), router_rule(model), {}, {});
     const auto hidden_bytes = static_cast<std::size_t>(limits.tokens) * model.hidden_size() * sizeof(float);
-    const auto slots = static_cast<std::size_t>(microbatches_in_flight(limits));
+    const auto slots = static_cast<std::size_t>(limits.microbatches_per_gather);
     rope = aligned(static_cast<std::size_t>(limits.positions) * model.head_dim() / 2 * sizeof(float)) * 2;
     input = aligned(hidden_bytes);
     workspace = decoder.workspace_bytes(limits.tokens, limits.tokens, limits.longest);
@@ -72,7 +68,7 @@ Pass::Pass(const PassParts& parts, const PassLimits& limits, RouterBalancing& ro
       routers_(routers),
       hidden_(parts.model.hidden_size()),
       k_(parts.model.num_experts_per_tok()),
-      slots_(microbatches_in_flight(limits)),
+      slots_(limits.microbatches_per_gather),
       compute_(parts.backend.device().stream(Resource::compute)) {
   const Memory sizes(parts, limits);
   Device& device = parts.backend.device();
@@ -111,7 +107,7 @@ std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limit
                                  {"workspace", Place::device, sizes.workspace},
                                  {"activation gradients", Place::device, sizes.gradients},
                                  {"routing", Place::device, sizes.routing}};
-  const auto inputs = static_cast<std::int64_t>(parts.table.blocks().size()) * microbatches_in_flight(limits);
+  const auto inputs = static_cast<std::int64_t>(parts.table.blocks().size()) * limits.microbatches_per_gather;
   for (PlanLine& line : parts.activations.plan(inputs, sizes.input)) lines.push_back(std::move(line));
   for (PlanLine& line : parts.experts.plan(expert_sizes(parts, limits))) lines.push_back(std::move(line));
   return lines;

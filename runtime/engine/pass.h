@@ -22,7 +22,7 @@ struct PassLimits {
   std::int64_t tokens = 0;   // of one microbatch, at most
   std::int64_t longest = 0;  // segment, at most
   int microbatches = 1;
-  LoopOrder order = LoopOrder::microbatch_outer;
+  int microbatches_per_gather = 1;  // so many are in flight at once; divides microbatches
   RecomputeMode recompute = RecomputeMode::none;
   std::int64_t positions = 0;   // entries of the RoPE cache
   bool forced_balance = false;  // routers decide nothing (operators/router.h)
@@ -47,7 +47,6 @@ class Pass {
   static std::vector<PlanLine> plan(const PassParts& parts, const PassLimits& limits);
   // What the experts role is started with, besides backend and communicator.
   static ExpertSizes expert_sizes(const PassParts& parts, const PassLimits& limits);
-  static int microbatches_in_flight(const PassLimits& limits);
 
   struct Result {
     TensorView loss;                     // f64 [1], added to: the sum over targets

@@ -48,24 +48,19 @@ const char* name_of(Phase phase) {
 
 }  // namespace
 
-Schedule training_schedule(const ParameterTable& table, int microbatches, LoopOrder order) {
+Schedule training_schedule(const ParameterTable& table, int microbatches, int per_gather) {
   ANANKE_CHECK(microbatches >= 1, "{} microbatches", microbatches);
+  ANANKE_CHECK(per_gather >= 1 && microbatches % per_gather == 0, "{} microbatches in groups of {}", microbatches,
+               per_gather);
   const int head = static_cast<int>(table.blocks().size()) - 1;
   Schedule schedule;
-  if (order == LoopOrder::microbatch_outer) {
-    for (int m = 0; m < microbatches; ++m) {
-      for (int block = 0; block < head; ++block) schedule.push_back(make_item(table, block, Phase::forward, m));
-      schedule.push_back(make_item(table, head, Phase::both, m));
-      for (int block = head - 1; block >= 0; --block) schedule.push_back(make_item(table, block, Phase::backward, m));
-    }
-  } else {
-    for (int block = 0; block < head; ++block) {
-      for (int m = 0; m < microbatches; ++m) schedule.push_back(make_item(table, block, Phase::forward, m));
-    }
-    for (int m = 0; m < microbatches; ++m) schedule.push_back(make_item(table, head, Phase::both, m));
-    for (int block = head - 1; block >= 0; --block) {
-      for (int m = 0; m < microbatches; ++m) schedule.push_back(make_item(table, block, Phase::backward, m));
-    }
+  for (int first = 0; first < microbatches; first += per_gather) {
+    const auto add_group = [&](int block, Phase phase) {
+      for (int m = first; m < first + per_gather; ++m) schedule.push_back(make_item(table, block, phase, m));
+    };
+    for (int block = 0; block < head; ++block) add_group(block, Phase::forward);
+    add_group(head, Phase::both);
+    for (int block = head - 1; block >= 0; --block) add_group(block, Phase::backward);
   }
   mark_uses(schedule, table.units().size());
   return schedule;

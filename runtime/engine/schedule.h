@@ -29,10 +29,14 @@ struct Item {
 
 using Schedule = std::vector<Item>;
 
-// microbatch_outer: for each microbatch all blocks forward, head, all blocks backward.
-// layer_outer: for each block all microbatches forward; the head for each; for each block all microbatches backward.
+// For each group of `per_gather` microbatches, which must divide `microbatches`: for each block the group's forwards;
+// the head for each; for each block the group's backwards.
+Schedule training_schedule(const ParameterTable& table, int microbatches, int per_gather);
+// The two ends: groups of one, and one group.
 enum class LoopOrder { microbatch_outer, layer_outer };
-Schedule training_schedule(const ParameterTable& table, int microbatches, LoopOrder order);
+inline Schedule training_schedule(const ParameterTable& table, int microbatches, LoopOrder order) {
+  return training_schedule(table, microbatches, order == LoopOrder::layer_outer ? microbatches : 1);
+}
 Schedule evaluation_schedule(const ParameterTable& table);  // one microbatch, forward only, the head last
 
 std::string to_string(const Schedule& schedule, const ParameterTable& table);

@@ -82,7 +82,9 @@ PassLimits pass_limits(const Job& job) {
   limits.longest = training.sequence_length();
   limits.tokens = static_cast<std::int64_t>(training.rows_per_microbatch()) * training.sequence_length();
   limits.microbatches = microbatches_of(job, mesh_of(job.mesh()).ranks());
-  limits.order = training.microbatches_per_gather() == 1 ? LoopOrder::microbatch_outer : LoopOrder::layer_outer;
+  limits.microbatches_per_gather = training.microbatches_per_gather() == 0
+                                       ? limits.microbatches
+                                       : static_cast<int>(training.microbatches_per_gather());
   limits.recompute = training.recompute() == Training::FULL ? RecomputeMode::full : RecomputeMode::none;
   limits.positions = job.model().max_position_embeddings();
   limits.forced_balance = training.force_balanced_routing();
@@ -99,7 +101,7 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       limits_(pass_limits(job_)),
       optimizer_names_(optimizer_of_each(job_, engine_.table())),
       matrix_work_(make_matrix_work(engine_, optimizer_names_)),
-      schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.order)),
+      schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.microbatches_per_gather)),
       batches_(training_batches(engine_, job_)),
       held_out_(held_out_batches(job_, context.rank, context.mesh.ranks())),
       evaluates_(!held_out_.empty()),

@@ -307,7 +307,7 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
     }
     StepScalars scalars(engine.backend(), engine.world());
     scalars.begin(valid_targets, false);
-    engine.pass().run(training_schedule(engine.table(), limits.microbatches, limits.order), batches,
+    engine.pass().run(training_schedule(engine.table(), limits.microbatches, limits.microbatches_per_gather), batches,
                       {scalars.loss(), scalars.loss_scale(), {}, false, scalars.router_losses()});
     scalars.agree(0);
     const StepScalars::Outcome outcome = scalars.read();

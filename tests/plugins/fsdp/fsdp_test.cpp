@@ -126,8 +126,8 @@ TEST(Fsdp, EveryItemSeesThePlacedWeightsAndOwnersGetPlainSums) {
           SCOPED_TRACE(
               fmt::format("{}, {} experts, {}", to_string(mesh), model.experts, shape.config.ShortDebugString()));
           const auto logs = in_world(shape, [](Rank& rank) {
-            for (const LoopOrder order : {LoopOrder::microbatch_outer, LoopOrder::layer_outer}) {
-              const Schedule schedule = training_schedule(rank.table, 3, order);
+            for (const auto& [microbatches, per_gather] : {std::pair{3, 1}, {4, 2}}) {
+              const Schedule schedule = training_schedule(rank.table, microbatches, per_gather);
               rank.run(schedule);
               rank.expect_sums(schedule);
               rank.write_weights();
@@ -270,6 +270,21 @@ TEST(Fsdp, LayerOuterGathersAndReducesOncePerPass) {
     EXPECT_EQ(bytes_of(rank.fsdp->traffic(), Direction::reduce), 6 * bytes_of_blocks(rank, 0, 8));
     EXPECT_GT(bytes_of(rank.fsdp->traffic(), Direction::gather) - gathered, 4 * gathered);
   });
+}
+
+TEST(Fsdp, GatherAndReduceOncePerGroupOfMicrobatches) {
+  for (const int per_gather : {1, 2, 3, 6}) {
+    in_world({.model = {.layers = 6, .vocabulary = 99}, .mesh = {1, 2}, .config = fsdp_config(true, 0)},
+             [&](Rank& rank) {
+               const auto groups = static_cast<std::uint64_t>(6 / per_gather);
+               const Schedule schedule = training_schedule(rank.table, 6, per_gather);
+               rank.run(schedule);
+               rank.expect_sums(schedule);
+               EXPECT_EQ(bytes_of(rank.fsdp->traffic(), Direction::gather),
+                         groups * (bytes_of_blocks(rank, 0, 8) + bytes_of_blocks(rank, 1, 7)));
+               EXPECT_EQ(bytes_of(rank.fsdp->traffic(), Direction::reduce), groups * bytes_of_blocks(rank, 0, 8));
+             });
+  }
 }
 
 // With one expert a rank nothing of an expert is ever gathered or reduced: it is computed with where it is owned.

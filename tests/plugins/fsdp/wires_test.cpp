@@ -58,8 +58,8 @@ TEST(FsdpWires, EveryItemSeesRoundedWeightsAndOwnersGetPlainSums) {
         for (const Fsdp& config : all_wires()) {
           SCOPED_TRACE(fmt::format("{}, {} experts, {}", to_string(mesh), model.experts, config.ShortDebugString()));
           in_world({model, mesh, config, eager, node_of(mesh)}, [](Rank& rank) {
-            for (const LoopOrder order : {LoopOrder::microbatch_outer, LoopOrder::layer_outer}) {
-              const Schedule schedule = training_schedule(rank.table, 2, order);
+            for (const auto& [microbatches, per_gather] : {std::pair{2, 1}, {4, 2}}) {
+              const Schedule schedule = training_schedule(rank.table, microbatches, per_gather);
               rank.run(schedule);
               rank.expect_sums(schedule);
               rank.write_weights();
@@ -137,6 +137,28 @@ TEST(FsdpWires, ANodeCopyKeepsTheSecondGatherInsideTheNode) {
   EXPECT_NEAR(static_cast<double>(inside), static_cast<double>(once) / 3 * 2, static_cast<double>(once) / 20);
   EXPECT_EQ(bytes[true].count({"node", UnitKind::experts}), 0u);
   EXPECT_EQ((bytes[true][{"expert_shard", UnitKind::experts}]), (bytes[false][{"expert_shard", UnitKind::experts}]));
+}
+
+// A copy in the node serves all groups of microbatches after the first gather.
+TEST(FsdpWires, ANodeCopyServesEveryGroupOfMicrobatches) {
+  const SmallModel model{.layers = 6, .experts = 0, .hidden = 16, .vocabulary = 99};
+  std::map<int, std::uint64_t> over_network, inside;
+  for (const int per_gather : {1, 2, 4}) {
+    Fsdp config = wires(Fsdp::BF16, Fsdp::BF16, Fsdp::FP32_REDUCE_SCATTER, true);
+    config.set_prefetch_blocks(0);
+    in_world({model, {1, 4}, config, Eager::network, 2}, [&](Rank& rank) {
+      const Schedule schedule = training_schedule(rank.table, 4, per_gather);
+      rank.run(schedule);
+      rank.expect_sums(schedule);
+      if (rank.rank != 0) return;
+      over_network[per_gather] = count(rank, Direction::gather)[{"shard", UnitKind::dense}];
+      inside[per_gather] = count(rank, Direction::gather)[{"node", UnitKind::dense}];
+    });
+  }
+  EXPECT_EQ(over_network[1], over_network[4]);
+  EXPECT_EQ(over_network[2], over_network[4]);
+  EXPECT_GT(inside[2], inside[4]);
+  EXPECT_GT(inside[1], inside[2]);
 }
 
 // The sum is the same bits however it is cut, and in rank order: 1 + 2^-9 + 2^-9 in bf16 would lose what f32 keeps.

@@ -221,6 +221,31 @@ TEST(Validation, RemarksOnGroupsAcrossRanksAndOnAForcedBalance) {
   EXPECT_NE(remarks_on(job)[0].find("dealt to experts in turn"), std::string::npos) << remarks_on(job)[0];
 }
 
+TEST(Validation, ChecksThatMicrobatchesOfAGatherDivideAStep) {
+  Training training = small_training();  // 8 rows
+  for (const auto& [rows, gather, right] : {std::tuple{1u, 3u, false},
+                                            {1u, 0u, true},
+                                            {1u, 4u, true},
+                                            {1u, 8u, false},
+                                            {2u, 2u, true},
+                                            {0u, 1u, true},
+                                            {0u, 2u, false},
+                                            {0u, 0u, true},
+                                            {1u, 4294967295u, false}}) {
+    training.set_rows_per_microbatch(rows);
+    training.set_microbatches_per_gather(gather);
+    EXPECT_EQ(check_rows(training, 2).empty(), right) << rows << ' ' << gather;
+  }
+  training.set_rows_per_microbatch(1);
+  training.set_microbatches_per_gather(3);
+  expect_problem(check_rows(training, 2), "training.microbatches_per_gather",
+                 {"is 3", "the 4 microbatches that each of 2 ranks", "rows_per_step 8, rows_per_microbatch 1",
+                  "set it to 2, or to 0"});
+  training.set_rows_per_microbatch(0);
+  expect_problem(check_rows(training, 2), "training.microbatches_per_gather",
+                 {"is 3", "the 1 microbatch that", "rows_per_microbatch 4", "set it to 1"});
+}
+
 TEST(Validation, ChecksHowRowsAreShared) {
   Training training = small_training();
   EXPECT_TRUE(check_rows(training, 4).empty());

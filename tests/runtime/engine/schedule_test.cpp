@@ -30,13 +30,34 @@ TEST(Schedule, RefusesAStepWithoutMicrobatches) {
   EXPECT_THROW(training_schedule(table, 0, LoopOrder::microbatch_outer), Error);
 }
 
+TEST(Schedule, RefusesGroupsThatMicrobatchesAreNoMultipleOf) {
+  const ParameterTable table(small_model(false));
+  for (const int per_gather : {0, -1, 3, 8}) EXPECT_THROW(training_schedule(table, 4, per_gather), Error) << per_gather;
+}
+
+TEST(Schedule, TakesTheMicrobatchesOfAGroupThroughTheModelTogether) {
+  const ParameterTable table(small_model(false));
+  const int blocks = static_cast<int>(table.blocks().size());
+  for (const int per_gather : {1, 2, 3, 6}) {
+    const Schedule schedule = training_schedule(table, 6, per_gather);
+    const Schedule group = training_schedule(table, per_gather, LoopOrder::layer_outer);
+    ASSERT_EQ(schedule.size(), static_cast<std::size_t>(6 * (2 * blocks - 1)));
+    for (std::size_t i = 0; i < schedule.size(); ++i) {
+      const Item& wanted = group[i % group.size()];
+      EXPECT_EQ(schedule[i].block, wanted.block);
+      EXPECT_EQ(schedule[i].phase, wanted.phase);
+      EXPECT_EQ(schedule[i].microbatch, wanted.microbatch + static_cast<int>(i / group.size()) * per_gather);
+    }
+  }
+}
+
 // Whatever the order of the list, each unit's first and last marks are where a reader of the list would put them.
-TEST(Schedule, MarksFirstAndLastUsesInBothLoopOrders) {
+TEST(Schedule, MarksFirstAndLastUsesInEveryOrder) {
   for (bool tied : {false, true}) {
     const ParameterTable table(small_model(tied));
-    for (LoopOrder order : {LoopOrder::microbatch_outer, LoopOrder::layer_outer}) {
-      for (int microbatches : {1, 3}) {
-        const Schedule schedule = training_schedule(table, microbatches, order);
+    for (const int per_gather : {1, 2, 6}) {
+      for (const int microbatches : {per_gather, 6}) {
+        const Schedule schedule = training_schedule(table, microbatches, per_gather);
         EXPECT_EQ(schedule.size(), static_cast<std::size_t>(microbatches) * (2 * (table.blocks().size() - 1) + 1));
         std::map<int, int> first_use, last_use, first_gradient, last_gradient;
         for (const Item& item : schedule) {
