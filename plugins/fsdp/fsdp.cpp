@@ -7,6 +7,7 @@
 #include "plugins/fsdp/gatherer.h"
 #include "plugins/fsdp/reducer.h"
 #include "plugins/fsdp/slots.h"
+#include "runtime/base/log.h"
 #include "runtime/plugin/descriptor.h"
 #include "runtime/roles/parameters.h"
 
@@ -189,6 +190,12 @@ void Fsdp::start(const StartContext& context) {
   nvlink_ = &device.stream(Resource::nvlink);
   turn_ = device.make_event();
 
+  if (config_.node_copy() && mesh.shard > 1 && context.node.size() == 1) {
+    log_warning(
+        "fsdp: node_copy is set, but this rank's node holds no other of the {} ranks of the shard axis, or nodes hold "
+        "unequal numbers of them; no copy is kept, and weights are gathered twice over the network",
+        mesh.shard);
+  }
   Layout layout = make_layout(context.table, context.placement, at_, config_, context.node.size());
   owned_ = layout.owned;
   Arena& memory = device.memory();

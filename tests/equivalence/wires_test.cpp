@@ -82,7 +82,7 @@ TEST_F(Wires, OfFp8HaveTheSameGradientsWhereExpertsAreWholeAndAlmostWhereTheyAre
   }
 }
 
-// Each rank's gradient is rounded once, by at most 2^-9 of itself, and the sum is f32.
+// Each rank's gradient is rounded once, by at most 2^-8 of itself, and the sum is f32.
 TEST_F(Wires, OfBf16ReductionsRoundEveryRanksGradientOnce) {
   for (const MeshShape& mesh : {MeshShape{1, 2}, MeshShape{1, 4}, MeshShape{2, 2}, MeshShape{1, 8}, MeshShape{1, 4, 2},
                                 MeshShape{2, 4, 2}, MeshShape{1, 8, 4}}) {
@@ -195,6 +195,20 @@ TEST(WiresTraining, OfTwoRunsAndOfAResumedOneIsTheSameBits) {
       EXPECT_EQ(run.states, straight.states);
       EXPECT_EQ(run.evaluations.back().loss(), straight.evaluations.back().loss());
     }
+  }
+}
+
+TEST(WiresTraining, WithUpdatesSharedByReplicasIsTheSameBits) {
+  const TemporaryFolder folder;
+  for (const MeshShape& mesh : {MeshShape{2, 2, 2}, MeshShape{2, 4, 2}}) {
+    const std::string name = to_string(mesh);
+    SCOPED_TRACE(name);
+    const RunResult apart = train(everything(folder / ("apart " + name)), on(mesh, microbatches(mesh)));
+    const RunResult shared =
+        train(everything(folder / ("shared " + name), "matrix_updates { share_replicas: true bucket: \"8 KiB\" }"),
+              on(mesh, microbatches(mesh)));
+    EXPECT_EQ(shared.weights, apart.weights);
+    EXPECT_EQ(shared.states, apart.states);
   }
 }
 
