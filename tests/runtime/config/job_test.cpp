@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <map>
 
 #include "runtime/base/hash.h"
 #include "runtime/base/random.h"
@@ -257,12 +258,16 @@ TEST_F(JobReader, ReadsAConfigWhosePluginIsLoaded) {
 
 TEST_F(JobReader, HoldsTheExampleJobs) {
   const fs::path built = fs::path(ANANKE_BINARY_DIR) / "lib/ananke";
-  for (const std::string name : {"smoke", "demo", "demo_muon"}) {
+  const std::map<std::string, std::vector<std::string>> plugins = {
+      {"smoke", {}}, {"demo", {}}, {"demo_muon", {"muon"}}, {"demo_wires", {"muon", "fsdp", "ep"}}};
+  for (const auto& [name, more] : plugins) {
     JobOptions options;
     options.file = fs::path(ANANKE_SOURCE_DIR) / "site/local/jobs" / (name + ".textproto");
     options.overrides = {"data={generated {}}", "evaluation.held_out=[]",
                          "plugins.adamw.library=" + (built / "adamw.so").string()};
-    if (name == "demo_muon") options.overrides.push_back("plugins.muon.library=" + (built / "muon.so").string());
+    for (const std::string& plugin : more) {
+      options.overrides.push_back(fmt::format("plugins.{}.library={}", plugin, (built / (plugin + ".so")).string()));
+    }
     options.plugin_folders = {config_library()};
     const LoadedJob loaded = load_job(options);
     EXPECT_EQ(loaded.job.resolved().ranks(), 4u);
