@@ -51,7 +51,8 @@ const Wires all_wires[] = {
 struct Shape {
   MeshShape mesh;
   int microbatches = 1;
-  bool layer_outer = false, recompute = false;
+  int per_gather = 1;  // microbatches; 0: all
+  bool recompute = false;
   int chunks = 0;
   bool bf16_tokens = false;  // of the exchange
 };
@@ -91,7 +92,7 @@ class Prediction {
   std::uint64_t table_layers() const { return model_.num_hidden_layers(); }
   bool is_experts(int unit) const { return kind(unit) == UnitKind::experts; }
   UnitKind kind(int unit) const { return table_.units()[at(unit)].kind; }
-  std::uint64_t groups() const { return shape_.layer_outer ? 1 : at(shape_.microbatches); }
+  std::uint64_t groups() const { return shape_.per_gather == 0 ? 1 : at(shape_.microbatches / shape_.per_gather); }
   void add(int unit, const char* resource, const std::string& axis, const char* direction, std::uint64_t bytes) {
     if (bytes > 0) lines_[{resource, axis, name_of(kind(unit)), direction}] += bytes;
   }
@@ -199,7 +200,7 @@ RunRequest request_of(const Shape& shape) {
 }
 
 std::string training_of(const Shape& shape) {
-  return fmt::format("training {{ microbatches_per_gather: {} recompute: {} }} ", shape.layer_outer ? 0 : 1,
+  return fmt::format("training {{ microbatches_per_gather: {} recompute: {} }} ", shape.per_gather,
                      shape.recompute ? "FULL" : "NONE");
 }
 
@@ -208,16 +209,18 @@ TEST(Bytes, OfAStepEqualTheFormulaOnEveryMeshWithEveryWire) {
   const Shape shapes[] = {
       {{1, 1}, 2},
       {{1, 2}, 2},
-      {{1, 4}, 2, true},
-      {{2, 2}, 1, false, true},
+      {{1, 4}, 2, 0},
+      {{2, 2}, 1, 1, true},
       {{3, 1}, 1},
-      {{1, 2, 2}, 2, false, false, 3},
-      {{1, 4, 4}, 2, true, false, 2, true},
-      {{1, 4, 2}, 2, true, true, 2},
-      {{2, 2, 2}, 1, false, true, 1, true},
-      {{2, 4, 2}, 2, false, false, 2},
-      {{1, 8, 4}, 1, false, true, 4, true},
-      {{1, 8, 2}, 1, false, false, 1},
+      {{1, 2, 2}, 2, 1, false, 3},
+      {{1, 4, 4}, 2, 0, false, 2, true},
+      {{1, 4, 2}, 2, 0, true, 2},
+      {{2, 2, 2}, 1, 1, true, 1, true},
+      {{2, 4, 2}, 2, 1, false, 2},
+      {{1, 2}, 4, 2},
+      {{1, 4, 2}, 4, 2, true, 2},
+      {{1, 8, 4}, 1, 1, true, 4, true},
+      {{1, 8, 2}, 1, 1, false, 1},
   };
   int number = 0;
   for (const Shape& shape : shapes) {
@@ -244,7 +247,7 @@ TEST(Bytes, OfDispatchAreOneCopyForEveryRankWithAnExpertOfTheToken) {
   const TemporaryFolder folder;
   const Wires& wires = all_wires[0];
   int number = 0;
-  for (const Shape& shape : {Shape{{1, 4, 4}, 2, false, false, 2}, Shape{{1, 4, 2}, 1, false, true, 3}}) {
+  for (const Shape& shape : {Shape{{1, 4, 4}, 2, 1, false, 2}, Shape{{1, 4, 2}, 1, 1, true, 3}}) {
     SCOPED_TRACE(to_string(shape.mesh));
     Job job = small_job(folder / std::to_string(number++),
                         model + training_of(shape) +
@@ -264,7 +267,7 @@ TEST(Bytes, OfDispatchAreOneCopyForEveryRankWithAnExpertOfTheToken) {
 TEST(Bytes, OfExpertsInFp8AndBf16AreHalfOfThoseInBf16AndFp32) {
   const TemporaryFolder folder;
   const std::string wide = "model { hidden_size: 128 moe_intermediate_size: 256 num_experts: 8 vocab_size: 700 }";
-  const Shape shape{{1, 4, 2}, 1, false, false, 1};
+  const Shape shape{{1, 4, 2}, 1, 1, false, 1};
   const auto bytes_with = [&](const Wires& wires) {
     Job job = small_job(folder / wires.name, model + training_of(shape) + wide);
     add_plugin(job, "fsdp", wires.config());

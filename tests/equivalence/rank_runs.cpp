@@ -290,6 +290,7 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
     PassLimits limits = pass_limits(job);
     const std::vector<Rows> rows = first_rows(job, request, context);
     limits.microbatches = request.microbatches;
+    if (job.training().microbatches_per_gather() == 0) limits.microbatches_per_gather = request.microbatches;
     limits.tokens = most_rows(job, request) * job.training().sequence_length();
     engine.start(limits);
     initialise(engine.device(), engine.table(), engine.parameters().fragments(), job.training().seed(),
@@ -306,6 +307,7 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
       valid_targets += microbatch.valid_targets;
     }
     StepScalars scalars(engine.backend(), engine.world());
+    const Settling settling(engine);  // before what the streams still read is gone
     scalars.begin(valid_targets, false);
     engine.pass().run(training_schedule(engine.table(), limits.microbatches, limits.microbatches_per_gather), batches,
                       {scalars.loss(), scalars.loss_scale(), {}, false, scalars.router_losses()});

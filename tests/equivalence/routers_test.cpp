@@ -17,6 +17,7 @@ const std::string biased = "e_score_correction_bias: true router_bias_update_rat
 
 struct RouterCase {
   std::string name, fields;
+  friend void PrintTo(const RouterCase& one, std::ostream* to) { *to << one.name; }
 };
 
 // Of a model message; with a loss for every router.

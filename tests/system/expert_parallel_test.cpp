@@ -55,8 +55,8 @@ class ExpertParallelJob : public ::testing::Test {
 };
 
 TEST_F(ExpertParallelJob, HasTheLossesOfTheJobThatSharesNoExpertsOutAndSaysWhatTravelled) {
-  expect_run(words("smoke", "shared", {"--set", "training.steps=6"}));
-  expect_run(words("experts", "exchanged", {"--set", "training.steps=6"}));
+  expect_run(words("smoke", "shared", {"--set", "training.steps=6", "--set", "learning_rate.warmup_steps=2"}));
+  expect_run(words("experts", "exchanged", {"--set", "training.steps=6", "--set", "learning_rate.warmup_steps=2"}));
   const auto wanted = steps_of("shared"), got = steps_of("exchanged");
   ASSERT_EQ(wanted.size(), 6U);
   ASSERT_EQ(got.size(), 6U);
