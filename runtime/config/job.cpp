@@ -6,6 +6,7 @@
 #include "ananke/plugin.pb.h"
 #include "ananke/version.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/config/override.h"
 #include "runtime/config/path.h"
 #include "runtime/config/plugins.h"
@@ -51,13 +52,19 @@ class Reader {
   Job job_;
 };
 
+// Errors of what `where` asked for open with it.
+template <class Work>
+void blame(const std::string& where, Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    fail(error.kind(), "{}: {}", where, error.what());
+  }
+}
+
 // Reads the file's note once more than needed, for an error that says who named the file.
 void check_library(const std::string& where, const std::string& file) {
-  try {
-    read_plugin(file);
-  } catch (const Error& refusal) {
-    fail(refusal.kind(), "{}: {}", where, refusal.what());
-  }
+  blame(where, [&] { read_plugin(file); });
 }
 
 // The first pass: only what is needed to know which files to read notes from.
@@ -160,7 +167,8 @@ void Reader::fill(std::uint32_t ranks) {
 LoadedJob Reader::run() {
   for (const std::string& text : options_.overrides) overrides_.push_back(parse_override(text));
   source_ = read_source(options_.file);
-  at_hand_ = find_plugins(libraries(), options_.plugin_folders);
+  const std::vector<fs::path> chosen = libraries();
+  blame(source_.name, [&] { at_hand_ = find_plugins(chosen, options_.plugin_folders); });
   parse_text(source_, at_hand_->schema, Reading::strict, &job_);
   apply_overrides();
   report(check_rules(job_, at_hand_->schema));
@@ -189,7 +197,10 @@ LoadedJob load_resolved_job(const fs::path& file) {
          "{} is no resolved job: it has no resolved {{ }}; the launcher writes one into the run folder", file.string());
   }
   auto schema = std::make_shared<Schema>();
-  for (const PluginFile& plugin : skeleton.resolved().plugins()) schema->add(read_plugin(plugin.path()));
+  for (const PluginFile& plugin : skeleton.resolved().plugins()) {
+    blame(fmt::format("{}: resolved plugin '{}'", source.name, printable(plugin.name(), 200)),
+          [&] { schema->add(read_plugin(plugin.path())); });
+  }
   LoadedJob loaded;
   parse_text(source, *schema, Reading::strict, &loaded.job);
   loaded.schema = std::move(schema);

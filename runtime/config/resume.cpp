@@ -165,7 +165,7 @@ std::vector<FieldChange> compare_for_resume(const Job& before, const Job& after,
   return std::move(comparison.changes);
 }
 
-void check_resume(const std::vector<FieldChange>& changes) {
+void check_resume(const std::vector<FieldChange>& changes, const Job& now) {
   std::string text;
   for (const FieldChange& change : changes) {
     if (change.refused)
@@ -173,19 +173,20 @@ void check_resume(const std::vector<FieldChange>& changes) {
   }
   if (text.empty()) return;
   fail(ErrorKind::config,
-       "the job cannot be resumed, since these fields cannot change:{}\nset them back, or start anew in "
+       "{}: the job cannot be resumed, since these fields cannot change:{}\nset them back, or start anew in "
        "another run_dir",
-       text);
+       now.resolved().source(), text);
 }
 
 std::vector<FieldChange> changes_of_resume(const Job& before, std::uint64_t step, const LoadedJob& now) {
   std::vector<FieldChange> changes = compare_for_resume(before, now.job, *now.schema);
-  check_resume(changes);
+  check_resume(changes, now.job);
   if (step > now.job.training().steps()) {
-    fail(ErrorKind::config,
-         "the job cannot be resumed: the checkpoint is of step {}, past training.steps {}; raise training.steps, or "
-         "start anew in another run_dir",
-         step, now.job.training().steps());
+    fail(
+        ErrorKind::config,
+        "{}: the job cannot be resumed: the checkpoint is of step {}, past training.steps {}; raise training.steps, or "
+        "start anew in another run_dir",
+        now.job.resolved().source(), step, now.job.training().steps());
   }
   return changes;
 }

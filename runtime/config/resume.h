@@ -26,8 +26,8 @@ std::string to_string(const FieldChange& change);
 // Pure, in the order of the schema.
 std::vector<FieldChange> compare_for_resume(const Job& before, const Job& after, const Schema& schema);
 
-// Throws Error(config) listing every refused change and what to do.
-void check_resume(const std::vector<FieldChange>& changes);
+// Throws Error(config) that names the source of the job `now` and lists every refused change and what to do.
+void check_resume(const std::vector<FieldChange>& changes, const Job& now);
 
 // Both of the above for a checkpoint of `step` that the job `before` wrote, and Error(config) when that step is past
 // the last one of `now`.

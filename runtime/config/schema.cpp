@@ -82,10 +82,11 @@ std::unique_ptr<pb::Message> Schema::make(const pb::Descriptor* descriptor) cons
 std::unique_ptr<pb::Message> Schema::unpack(const pb::Any& any) const {
   const std::string name = message_of_url(any.type_url());
   const pb::Descriptor* descriptor = pool_->FindMessageTypeByName(name);
-  if (descriptor == nullptr) fail(ErrorKind::config, "no plugin at hand has the config message '{}'", name);
+  if (descriptor == nullptr)
+    fail(ErrorKind::config, "no plugin at hand has the config message '{}'", printable(name, 200));
   std::unique_ptr<pb::Message> message = make(descriptor);
   if (!message->ParsePartialFromString(any.value())) {
-    fail(ErrorKind::config, "{} bytes of config are not a {}", any.value().size(), name);
+    fail(ErrorKind::config, "{} bytes of config are no {}", any.value().size(), name);
   }
   return message;
 }

@@ -36,7 +36,7 @@ class Schema final : public google::protobuf::TextFormat::Finder {
   const google::protobuf::Descriptor* config_of(const FoundPlugin& plugin) const;
 
   // The message inside an Any, as a dynamic message (valid as long as this schema). Throws Error(config) naming the
-  // type where it is not known or the bytes are not of it.
+  // type where it is not known or the bytes are not of it: never for an Any that the functions of text.h read.
   std::unique_ptr<google::protobuf::Message> unpack(const google::protobuf::Any& any) const;
   std::unique_ptr<google::protobuf::Message> make(const google::protobuf::Descriptor* descriptor) const;
 

@@ -5,6 +5,7 @@
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -174,14 +175,62 @@ std::string place_of(const SourceText& source, Complaint at, const std::string& 
   return fmt::format("{}:{}", at.line + 1, at.column + 1);
 }
 
-// The complaint with its place, and the line that it is about.
-std::string sentence(const SourceText& source, const Complaint& at, const pb::Descriptor* root, const Schema& schema) {
-  std::string word;
-  const std::string text = explain(at.text, root, schema, &word);
+// What was found, with its place and the line that it is about.
+std::string with_place(const SourceText& source, const Complaint& at, const std::string& text,
+                       const std::string& word = "") {
   std::string quoted = line_of(source.text, at.line);
   quoted.erase(0, quoted.find_first_not_of(" \t"));
   return fmt::format("{}:{}: {}{}", source.name, place_of(source, at, word), text,
                      quoted.empty() || quoted.size() > 120 ? "" : fmt::format(" (in: {})", quoted));
+}
+
+std::string sentence(const SourceText& source, const Complaint& at, const pb::Descriptor* root, const Schema& schema) {
+  std::string word;
+  const std::string text = explain(at.text, root, schema, &word);
+  return with_place(source, at, text, word);
+}
+
+// What is wrong with a config; empty: nothing is. Written as [ananke/NAME] { } it has been read by the parser, which
+// takes type_url and value as they stand.
+std::string why_no_config(const pb::Any& config, const Schema& schema, bool unknown_passes) {
+  const std::string& url = config.type_url();
+  if (url.empty()) {
+    return config.value().empty() ? "" : "a config has a value and no type_url; write [ananke/NAME] { } instead";
+  }
+  if (schema.plugin_of_message(message_of_url(url)) == nullptr)
+    return unknown_passes ? "" : unknown_config(url, schema);
+  try {
+    schema.unpack(config);
+  } catch (const Error& error) {
+    return fmt::format("{}; write its fields: [{}] {{ }}", error.what(), url);
+  }
+  return "";
+}
+
+// Goes down with the tree of the text (null: without places) to the first config that nothing could be made of. An Any
+// in a plugin's own message is not opened, here and elsewhere.
+std::optional<Complaint> find_bad_config(const pb::Message& message, const pb::TextFormat::ParseInfoTree* tree,
+                                         const Schema& schema, bool unknown_passes) {
+  const pb::Reflection* r = message.GetReflection();
+  std::vector<const pb::FieldDescriptor*> fields;
+  r->ListFields(message, &fields);
+  for (const pb::FieldDescriptor* field : fields) {
+    if (field->message_type() == nullptr) continue;
+    for (int i = 0; i < (field->is_repeated() ? r->FieldSize(message, field) : 1); ++i) {
+      const pb::Message& inner =
+          field->is_repeated() ? r->GetRepeatedMessage(message, field, i) : r->GetMessage(message, field);
+      const int index = field->is_repeated() ? i : -1;
+      if (const auto* config = dynamic_cast<const pb::Any*>(&inner)) {
+        const std::string wrong = why_no_config(*config, schema, unknown_passes);
+        if (wrong.empty()) continue;
+        const auto at = tree != nullptr ? tree->GetLocation(field, index) : pb::TextFormat::ParseLocation(0, 0);
+        return Complaint{std::max(at.line, 0), std::max(at.column, 0), wrong};
+      }
+      const auto* below = tree != nullptr ? tree->GetTreeForNested(field, index) : nullptr;
+      if (auto found = find_bad_config(inner, below, schema, unknown_passes)) return found;
+    }
+  }
+  return std::nullopt;
 }
 
 bool run_parser(const std::string& text, const pb::TextFormat::Finder* finder, bool skip_unknown, pb::Message* message,
@@ -225,16 +274,23 @@ void parse_text(SourceText& source, const Schema& schema, Reading reading, pb::M
   if (tolerant) finder = &any_message;
   source.tree = std::make_unique<pb::TextFormat::ParseInfoTree>();
   Complaints complaints;
-  if (run_parser(source.text, finder, tolerant, message, source.tree.get(), &complaints)) return;
-  fail(ErrorKind::config, "{}", sentence(source, complaints.error(), message->GetDescriptor(), schema));
+  if (!run_parser(source.text, finder, tolerant, message, source.tree.get(), &complaints)) {
+    fail(ErrorKind::config, "{}", sentence(source, complaints.error(), message->GetDescriptor(), schema));
+  }
+  if (tolerant) return;
+  const auto bad = find_bad_config(*message, source.tree.get(), schema, false);
+  if (bad) fail(ErrorKind::config, "{}", with_place(source, *bad, bad->text));
 }
 
 std::vector<std::string> parse_known(SourceText& source, const Schema& schema, pb::Message* message) {
   const KnownMessage finder(schema);
   Complaints complaints;
-  if (!run_parser(source.text, &finder, true, message, nullptr, &complaints)) {
+  source.tree = std::make_unique<pb::TextFormat::ParseInfoTree>();
+  if (!run_parser(source.text, &finder, true, message, source.tree.get(), &complaints)) {
     fail(ErrorKind::config, "{}", sentence(source, complaints.error(), message->GetDescriptor(), schema));
   }
+  const auto bad = find_bad_config(*message, source.tree.get(), schema, true);
+  if (bad) fail(ErrorKind::config, "{}", with_place(source, *bad, bad->text));
   std::vector<std::string> skipped;
   for (const Complaint& one : complaints.skipped) {
     if (one.text.find(pb::Empty::descriptor()->full_name()) != std::string::npos) continue;
@@ -245,9 +301,12 @@ std::vector<std::string> parse_known(SourceText& source, const Schema& schema, p
 
 void parse_piece(const std::string& what, const std::string& text, const Schema& schema, pb::Message* message) {
   Complaints complaints;
-  if (run_parser(text, &schema, false, message, nullptr, &complaints)) return;
-  std::string word;
-  fail(ErrorKind::config, "{}: {}", what, explain(complaints.error().text, message->GetDescriptor(), schema, &word));
+  if (!run_parser(text, &schema, false, message, nullptr, &complaints)) {
+    std::string word;
+    fail(ErrorKind::config, "{}: {}", what, explain(complaints.error().text, message->GetDescriptor(), schema, &word));
+  }
+  const auto bad = find_bad_config(*message, nullptr, schema, false);
+  if (bad) fail(ErrorKind::config, "{}: {}", what, bad->text);
 }
 
 std::string print_text(const pb::Message& message, const Schema& schema) {

@@ -30,7 +30,8 @@ struct SourceText {
 // Throws Error(config) naming the file and the system's reason.
 SourceText read_source(const std::filesystem::path& file);
 
-// Fills `message` from the text. Throws Error(config): "job.textproto:12:5: ...".
+// Fills `message` from the text. Throws Error(config): "job.textproto:12:5: ...", also for a config whose bytes, given
+// as such, are not those of a plugin's message.
 void parse_text(SourceText& source, const Schema& schema, Reading reading, google::protobuf::Message* message);
 
 // Reads what the schema knows and returns the rest, one sentence each ("job.textproto:12:5: message ... has no field

@@ -55,6 +55,45 @@ TEST_F(JobReader, NamesTheNearestPluginAndMessage) {
                  {"job.textproto:19:", "'fsdpp'", "did you mean 'fsdp'?"});
 }
 
+// In the form [ananke/NAME] { } the parser looks inside; bytes it takes as they are.
+TEST_F(JobReader, RefusesAConfigWhoseBytesAreNoPluginsMessage) {
+  const auto refused = [&](const std::string& config, std::initializer_list<std::string> words) {
+    expect_refused("optimizer {", "plugins {\n  config { " + config + " }\n}\noptimizer {", words);
+  };
+  refused(R"(type_url: "ananke/ananke.plugin.Tuna")",
+          {"job.textproto:28:3: ", "'ananke.plugin.Tuna'", "did you mean 'ananke.plugin.Tune'?"});
+  refused(R"(type_url: "ananke/ananke.Job")", {"job.textproto:28:3: ", "no plugin at hand", "'ananke.Job'"});
+  refused(R"(type_url: "a\"b\001" value: "\377")", {"job.textproto:28:3: ", "no plugin at hand"});
+  refused(R"(type_url: "ananke/ananke.plugin.Tune" value: "\377\377")",
+          {"job.textproto:28:3: ", "2 bytes", "no ananke.plugin.Tune", "[ananke/ananke.plugin.Tune] { }"});
+  refused(R"(value: "\t\000")", {"job.textproto:28:3: ", "no type_url"});
+}
+
+TEST_F(JobReader, RefusesAnOverrideWithAConfigWhoseBytesAreNoPluginsMessage) {
+  for (const char* text : {R"(plugins+={config {type_url: "ananke/ananke.plugin.Tune" value: "\377"}})",
+                           R"(plugins[0].config={type_url: "ananke/ananke.plugin.Tune" value: "\377"})"}) {
+    EXPECT_ERROR(file_.load(valid_job, {text}), ErrorKind::config, "--set plugins", "1 bytes", "ananke.plugin.Tune");
+  }
+}
+
+TEST_F(JobReader, ReadsAConfigGivenAsBytes) {
+  const std::string expanded =
+      "    [ananke/ananke.plugin.Tune] {\n      lr: 0.25\n      groups { match: \"norm\" size: 3 }\n    }\n";
+  const std::string bytes = R"(type_url: "ananke/ananke.plugin.Tune" value: "\t\000\000\000\000\000\000\320?")";
+  EXPECT_NE(print_job(file_.load(changed(valid_job, expanded, bytes))).find("lr: 0.25"), std::string::npos);
+}
+
+TEST_F(JobReader, NamesTheJobWhereItsPluginsAreNotUsable) {
+  const fs::path twin = file_.folder().path() / "tune.so";
+  fs::copy_file(config_library() / "tune.so", twin);
+  const std::string two = "plugins { library: \"" + twin.string() + "\" }\nplugins { library: \"" +
+                          (config_library() / "tune.so").string() + "\" }\noptimizer {";
+  EXPECT_ERROR(file_.load(changed(valid_job, "optimizer {", two)), ErrorKind::plugin, "job.textproto: ", "tune");
+  const std::string text = std::string(valid_job) + R"(resolved { plugins { name: "gone" path: "/nowhere.so" } })";
+  EXPECT_ERROR(load_resolved_job(file_.folder().write("job.textproto", text)), ErrorKind::plugin,
+               "job.textproto: resolved plugin 'gone'", "/nowhere.so");
+}
+
 TEST_F(JobReader, ChecksTheRulesOfFieldsWithTheirPlaces) {
   expect_refused("vocab_size: 64", "vocab_size: 1", {"job.textproto:4:3: ", "model.vocab_size is 1", "at least 2"});
   expect_refused("lr: 0.25", "lr: 0", {"job.textproto:22:7: ", "plugins.tune.lr is 0", "above 0 and below 1"});

@@ -77,17 +77,19 @@ TEST_F(Resume, TellsPluginsThatCameAndWent) {
 }
 
 TEST_F(Resume, ListsEveryRefusedFieldAndWhatToDo) {
-  EXPECT_NO_THROW(check_resume(compare({"training.steps=30"})));
-  EXPECT_ERROR(check_resume(compare({"model.vocab_size=65", "training.seed=2", "training.steps=30"})),
-               ErrorKind::config, "model.vocab_size: 64 in the checkpoint, 65 in the job", "training.seed: 1",
-               "run_dir");
+  const Job now = file_.load(valid_job).job;
+  EXPECT_NO_THROW(check_resume(compare({"training.steps=30"}), now));
+  EXPECT_ERROR(check_resume(compare({"model.vocab_size=65", "training.seed=2", "training.steps=30"}), now),
+               ErrorKind::config, "job.textproto: the job cannot be resumed",
+               "model.vocab_size: 64 in the checkpoint, 65 in the job", "training.seed: 1", "run_dir");
 }
 
 TEST_F(Resume, RefusesACheckpointPastTheLastStep) {
   const Job before = file_.load(valid_job).job;
   const LoadedJob shorter = file_.load(valid_job, {"training.steps=10"});
   EXPECT_EQ(changes_of_resume(before, 10, shorter).size(), 1u);
-  EXPECT_ERROR(changes_of_resume(before, 11, shorter), ErrorKind::config, "step 11", "training.steps 10", "raise");
+  EXPECT_ERROR(changes_of_resume(before, 11, shorter), ErrorKind::config, "job.textproto: ", "step 11",
+               "training.steps 10", "raise");
   EXPECT_ERROR(changes_of_resume(before, 2, file_.load(valid_job, {"training.seed=2"})), ErrorKind::config,
                "training.seed: 1 in the checkpoint");
 }
