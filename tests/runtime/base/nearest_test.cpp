@@ -23,6 +23,16 @@ TEST(Nearest, SeesThroughSlips) {
   EXPECT_EQ(nearest_name("step", names), "steps");
 }
 
+// The comparison takes the product of both lengths: 10^12 steps here, and memory of the longer one.
+TEST(Nearest, GivesUpOnWhatNobodyMistypes) {
+  const std::string longest(256, 'a');
+  EXPECT_EQ(nearest_name(longest, {"steps", longest}), longest);
+  const std::string too_long(1 << 20, 'a');
+  EXPECT_EQ(nearest_name(too_long, {"steps", too_long}), "");
+  EXPECT_EQ(nearest_name("steps", {too_long, "steps"}), "steps");
+  EXPECT_EQ(suggestion(too_long, {"steps", "seed"}), "; there are: steps, seed");
+}
+
 TEST(Nearest, SuggestsTheNearestOrListsWhatThereIs) {
   EXPECT_EQ(suggestion("step", {"steps", "seed"}), "; did you mean 'steps'?");
   EXPECT_EQ(suggestion("hidden", {"steps", "seed"}), "; there are: steps, seed");

@@ -104,7 +104,16 @@ TEST(HuggingfaceConfig, RefusesImpossibleValues) {
   EXPECT_NAMES(refused("num_hidden_layers", "2147483647"), "at most 10000");
   EXPECT_NAMES(refused("num_experts", "65537"), "at most 65536");
   EXPECT_NAMES(Config().remove("num_experts").set("num_local_experts", "65537").refused(), "at most 65536");
+  for (const char* step : {"2147483648", "4294967295", "4294967296", "4294967297"}) {  // -2^31, -1, 0 and 1 in 32 bits
+    EXPECT_NAMES(refused("decoder_sparse_step", step), "at most 2147483647");
+  }
   EXPECT_NAMES(refusal(ErrorKind::data, [] { read_huggingface_config("/no/such/folder"); }), "/no/such/folder");
+}
+
+TEST(HuggingfaceConfig, ReadsAStepOfMoeLayersThatReachesNone) {
+  const Model model = Config().set("decoder_sparse_step", "2147483647").set("intermediate_size", "64").read();
+  EXPECT_EQ(model.decoder_sparse_step(), 2147483647U);
+  EXPECT_FALSE(is_moe_layer(model, 0) || is_moe_layer(model, 1));
 }
 
 TEST(HuggingfaceConfig, ReadsTheAuxiliaryLoss) {
