@@ -23,7 +23,8 @@ struct CarriedFiles {
 
 // The tokenizer's files and generation_config.json of the Hugging Face folder that the job began with; where it has no
 // tokenizer, or the job began with none, the SentencePiece model that is kept in the store it trained on, as
-// tokenizer.model. Never throws for what is missing or cannot be read: a remark says so.
+// tokenizer.model, with the tokenizer_config.json by which transformers cuts texts as it does. Never throws for what is
+// missing or cannot be read: a remark says so.
 CarriedFiles find_carried_files(const Job& job);
 
 }  // namespace ananke

@@ -93,6 +93,40 @@ def check(ananke, source, work):
         print(run(ananke, "parity", folder, case, "--ranks", 2, "--logits-tolerance", 1e-5))
 
 
+TEXTS = ["the cat sat on   the mat\nnext", " leading", "trailing  ", "très Bien À ﬁ １２\t", "日本語 🎉", "", "a\r\nb"]
+
+
+def check_tokenizer(ananke, kind, work):
+    """A tokenizer that was trained here cuts texts in transformers as it does in the store."""
+    try:
+        import google.protobuf  # noqa: F401
+        import sentencepiece
+    except ImportError as missing:
+        print(f"tokenizer not checked: {sys.executable} has no {missing.name}")
+        return
+    import transformers
+
+    work.mkdir()
+    text = pathlib.Path(__file__).parents[2] / "README.md"
+    run(ananke, "data", "import", "--format", "text", "--tokenizer", work / "t.model", "--train-tokenizer", 700,
+        "--train-type", kind, "-o", work / "t.h5", text)
+    model = ("model { vocab_size: 700 hidden_size: 16 num_hidden_layers: 1 num_attention_heads: 2 head_dim: 8 "
+             "intermediate_size: 16 }")
+    job = JOB.format(model=model).replace("generated { documents: 64 shortest: 8 longest: 64 }",
+                                          f'tokens: "{work / "t.h5"}"')
+    (work / "job.textproto").write_text(job)
+    run(ananke, "run", work / "job.textproto", "--ranks", 2, "--run-dir", work / "run")
+    run(ananke, "export", work / "run", "--output", work / "hf")
+    ours = sentencepiece.SentencePieceProcessor(model_file=str(work / "t.model"))
+    theirs = transformers.AutoTokenizer.from_pretrained(work / "hf")
+    assert len(theirs) == 700 and theirs.eos_token_id == ours.eos_id(), theirs
+    for text in TEXTS + [text.read_text()]:
+        ids = ours.encode(text)
+        assert theirs(text).input_ids == ids, (kind, text, ids)
+        assert theirs.decode(ids) == text, (kind, text)
+    print(f"tokenizer of kind {kind}: the same tokens in transformers")
+
+
 def main():
     ananke, golden = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     with tempfile.TemporaryDirectory() as temporary:
@@ -100,6 +134,8 @@ def main():
         sources = [golden / name for name in ("qwen3_moe_a", "qwen3_moe_dense_mix", "qwen3_moe_tied_mqa", "qwen3_moe_auxiliary", "dots1")]
         for source in sources + [dense_folder(temporary / "qwen3_dense")]:
             check(ananke, source, temporary / ("work_" + source.name))
+        for kind in ("bpe", "unigram"):
+            check_tokenizer(ananke, kind, temporary / kind)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include "ananke/job.pb.h"
 #include "ananke/model.pb.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/json.h"
 #include "runtime/checkpoint/carried_files.h"
 #include "runtime/checkpoint/huggingface.h"
 #include "runtime/data/token_store.h"
@@ -177,6 +178,46 @@ TEST(HuggingfaceExport, CarriesTheTokenizerOfTheStoreOrSaysWhyNot) {
   EXPECT_NAMES(of("", "bytes.h5").remarks.at(0), "tokens are bytes, and 256 ends a document");
   EXPECT_NAMES(of("", "older.h5").remarks.at(0), "does not hold its tokenizer (sentencepiece, hash ");
   EXPECT_NAMES(of("", "none.h5").remarks.at(0), "none.h5");
+}
+
+// The end of a SentencePiece model: its normalizer_spec.
+std::string model_with_normalizer(const std::string& fields) {
+  return std::string("\x0a\x05\x0a\x03the", 7) + "\x1a" + static_cast<char>(fields.size()) + fields;
+}
+
+TEST(HuggingfaceExport, SaysWhichClassReadsTheTokenizer) {
+  using Names = std::vector<std::string>;
+  TemporaryFolder folder;
+  const auto carried = [&](const std::string& model, const std::string& weights = "") {
+    const auto path = folder / "pieces.h5";
+    std::filesystem::remove(path);
+    TokenStoreWriter writer(path, "sentencepiece", hash_hex(model), 2, 257);
+    writer.keep_tokenizer(model);
+    writer.finish("a test", "123", 0);
+    Job job;
+    job.mutable_data()->set_tokens(path.string());
+    if (!weights.empty()) job.set_initial_weights((folder / weights).string());
+    return find_carried_files(job);
+  };
+  const std::string name("\x0a\x08identity", 10);
+  const CarriedFiles kept = carried(model_with_normalizer(name + std::string("\x18\x00\x20\x00", 4)));
+  EXPECT_EQ(names_of(kept), (Names{"tokenizer.model", "tokenizer_config.json"}));
+  EXPECT_EQ(kept.remarks.size(), 1U);
+  for (const CarriedFile& file : kept.files) {
+    if (file.name != "tokenizer_config.json") continue;
+    EXPECT_EQ(Json::parse(file.content, "it").find("tokenizer_class")->text(), "PreTrainedTokenizerFast");
+  }
+  for (const std::string& other :
+       {model_with_normalizer(name), model_with_normalizer(name + std::string("\x18\x00", 2)),
+        model_with_normalizer(name + std::string("\x18\x01\x20\x00", 4)), std::string("\xff\xff no model")}) {
+    const CarriedFiles alone = carried(other);
+    EXPECT_EQ(names_of(alone), (Names{"tokenizer.model"}));
+    ASSERT_EQ(alone.remarks.size(), 2U);
+    EXPECT_NAMES(alone.remarks[0] + alone.remarks[1], "no tokenizer_config.json");
+  }
+  folder.write("hf/tokenizer_config.json", "{}");  // of the folder that the job began with: it stays
+  const CarriedFiles both = carried(model_with_normalizer(name + std::string("\x18\x00\x20\x00", 4)), "hf");
+  EXPECT_EQ(names_of(both), (Names{"tokenizer.model", "tokenizer_config.json"}));
 }
 
 TEST(HuggingfaceExport, ReadsBackAsTheSameModel) {
