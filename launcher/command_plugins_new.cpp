@@ -25,7 +25,7 @@ namespace po = boost::program_options;
 struct Role {
   const char* name;
   const char* description;  // of what its template does; null: it has none, since this version uses no such plugins
-  int ranks = 1;            // of its template's job, each with a whole copy
+  const char* mesh = "";    // line of its template's job
 };
 
 constexpr std::array<Role, 9> roles = {{
@@ -34,7 +34,7 @@ constexpr std::array<Role, 9> roles = {{
     {"batches", "one document a row"},
     {"activations", "block inputs wait in host memory"},
     {"experts", "the built-in local experts, watched"},
-    {"parameters", "plain data parallelism", 2},
+    {"parameters", "plain data parallelism", "mesh { replicate: 2 shard: 1 }\n"},
     {"backend", "the host backend with an operator of its own"},
     {"kernels", nullptr},
     {"check", nullptr},
@@ -146,7 +146,14 @@ bool is_installed() { return fs::exists(runtime_folder().parent_path() / "lib/cm
 // yet.
 std::string prefix_word() { return is_installed() ? shell_word(runtime_folder().parent_path().string()) : "DIR"; }
 
-void print_next_steps(const std::string& name, const fs::path& output) {
+// Of its template's job; AdamW, where the plugin itself is none.
+std::string optimizer_lines(const std::string& own) {
+  if (!own.empty()) return fmt::format("optimizer {{ match: \".*\" use: \"{}\" }}", own);
+  return "plugins { config { [ananke/ananke.plugin.AdamW] { lr: 1e-2 } } }\n"
+         "optimizer { match: \".*\" use: \"adamw\" }";
+}
+
+void print_next_steps(const std::string& name, const fs::path& output, const fs::path& guide) {
   const std::string prefix = prefix_word();
   std::printf("%s: a plugin that builds, tests and trains as it is\n", output.c_str());
   if (!is_installed()) {
@@ -157,6 +164,7 @@ void print_next_steps(const std::string& name, const fs::path& output) {
               shell_word(output.string()).c_str(), prefix.c_str());
   std::printf("  ctest --test-dir build --output-on-failure\n");
   std::printf("  ANANKE_PLUGIN_PATH=build/lib/ananke %s/bin/ananke plugins info %s\n", prefix.c_str(), name.c_str());
+  std::printf("the guide: %s\n", guide.c_str());
 }
 
 }  // namespace
@@ -176,20 +184,20 @@ int command_plugins_new(const Arguments& arguments) {
   const Role& role = role_of(role_name);
   check_name(name);
   const fs::path templates = templates_folder();
-  const fs::path output = folder.empty() ? fs::path(name) : fs::path(folder);
+  const fs::path output = folder.empty()     ? fs::path(name)
+                          : folder[0] == '-' ? fs::path("./" + folder)
+                                             : fs::path(folder);
   make_folder(output);
-  const bool optimizer = role_name == "optimizer";
   const Words replacements = {{"NAME", name},
                               {"CLASS", class_name(name)},
                               {"ROLE", role.name},
                               {"PREFIX", prefix_word()},
                               {"DESCRIPTION", role.description},
-                              {"OPTIMIZER", optimizer ? name : "adamw"},
-                              {"RANKS", std::to_string(role.ranks)},
-                              {"MESH", role.ranks == 1 ? "" : fmt::format("mesh {{ replicate: {} }}\n", role.ranks)}};
+                              {"OPTIMIZER", optimizer_lines(role_name == "optimizer" ? name : "")},
+                              {"MESH", role.mesh}};
   write_from(templates / "common", output, replacements);
   write_from(templates / role.name, output, replacements);
-  print_next_steps(name, output);
+  print_next_steps(name, output, templates.parent_path() / "README.md");
   return 0;
 }
 

@@ -1,0 +1,15 @@
+# cmake -D STEPS=run/steps.jsonl -D FROM=4 -D TO=3 -P learns.cmake
+# Succeeds when the first step's loss was above FROM and the last one's is below TO.
+cmake_minimum_required(VERSION 3.25)
+file(STRINGS "${STEPS}" steps REGEX "^{\"step\":")
+list(GET steps 0 first)
+list(GET steps -1 last)
+foreach(step first last)
+  string(JSON ${step}_loss GET "${${step}}" step loss)
+  string(JSON ${step}_number GET "${${step}}" step step)
+endforeach()
+set(text "loss ${first_loss} in step ${first_number}, ${last_loss} in step ${last_number}")
+if(NOT first_loss GREATER FROM OR NOT last_loss LESS TO)
+  message(FATAL_ERROR " ${text}; it should fall from above ${FROM} to below ${TO}")
+endif()
+message(STATUS "${text}")
