@@ -91,17 +91,30 @@ std::string beginning(const TokenStore& store, std::uint64_t document, std::uint
   return json_quoted(tokenizer.decode(tokens));
 }
 
+// The one that is named, or that the store keeps.
 std::unique_ptr<Tokenizer> tokenizer_of(const TokenStore& store, const std::string& name,
                                         const CommandOptions& options) {
   const TokenStoreInfo& info = store.info();
-  if (name.empty() && info.tokenizer != "bytes") {
-    options.misused(fmt::format("{} was made by tokenizer {} (hash {}): name its model with --tokenizer FILE",
-                                store.path(), info.tokenizer, info.tokenizer_hash));
+  const std::string kept = name.empty() ? store.tokenizer_model() : "";
+  if (name.empty() && kept.empty() && info.tokenizer != "bytes") {
+    options.misused(
+        fmt::format("{} does not hold the tokenizer that made it, {} (hash {}): name its model with "
+                    "--tokenizer FILE",
+                    store.path(), info.tokenizer, info.tokenizer_hash));
   }
-  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(name.empty() ? "bytes" : name);
+  std::unique_ptr<Tokenizer> tokenizer;
+  try {
+    tokenizer = kept.empty() ? make_tokenizer(name.empty() ? "bytes" : name) : make_tokenizer_of_model(kept);
+  } catch (const Error& error) {
+    fail(error.kind(), "{}{}: {}", store.path(), kept.empty() ? "" : ", the tokenizer that it keeps", error.what());
+  }
   if (tokenizer->info().hash != info.tokenizer_hash) {
     fail(ErrorKind::data, "{} was made by another tokenizer: {} with hash {}, but {} has hash {}", store.path(),
-         info.tokenizer, info.tokenizer_hash, name.empty() ? "bytes" : name, tokenizer->info().hash);
+         info.tokenizer, info.tokenizer_hash,
+         !kept.empty()  ? "the one that it keeps"
+         : name.empty() ? "bytes"
+                        : name,
+         tokenizer->info().hash);
   }
   return tokenizer;
 }
@@ -115,7 +128,7 @@ int command_data_head(const Arguments& arguments) {
   options.add()("documents,n", po::value(&documents)->value_name("N")->default_value(5), "how many documents")(
       "tokens", po::value(&tokens)->value_name("N")->default_value(200), "how many tokens of each")(
       "tokenizer", po::value(&name)->value_name("FILE"),
-      "SentencePiece model that made the store; not needed for bytes");
+      "SentencePiece model that made the store; needed only where the store does not keep it");
   options.word("STORE", file);
   if (!options.read(arguments)) return 0;
   const TokenStore store(file);

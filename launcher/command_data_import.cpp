@@ -141,7 +141,7 @@ int command_data_import(const Arguments& arguments) {
   CommandOptions options(
       "data import", "--output FILE [--source PATH[:WEIGHT]]... [INPUT]...",
       "Makes a token store of text, JSON lines or Megatron's data sets. It gets its name when it is\n"
-      "whole: an import that is ended leaves nothing behind.");
+      "whole: an import that is ended leaves a hidden file at most, which the next one removes.");
   options.add()("output,o", po::value(&output)->value_name("FILE"),
                 "token store to write; one that is there is replaced")(
       "source", po::value(&sources)->value_name("PATH"), "PATH or PATH:WEIGHT; may be given several times")(
@@ -171,7 +171,12 @@ int command_data_import(const Arguments& arguments) {
   for (const std::string& input : inputs) import.sources.push_back({input, std::nullopt});
   if (import.sources.empty()) options.misused("no INPUT is named");
   if (import.jobs < 1 || import.jobs > 1024) options.misused(fmt::format("--jobs {} is not 1 to 1024", import.jobs));
-  training.most_bytes = parse_bytes(train_bytes);
+  try {
+    training.most_bytes = parse_bytes(train_bytes);
+  } catch (const Error& error) {
+    options.misused(fmt::format("--train-bytes: {}", error.what()));
+  }
+  check_store_path(output);  // before a tokenizer is trained for it
   if (training.vocabulary_size > 0) train(import, training, options);
   if (import.tokenizer.empty() && !holds_tokens(import)) import.tokenizer = "bytes";
   ImportResult result;

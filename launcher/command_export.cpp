@@ -108,6 +108,11 @@ int command_import(const Arguments& arguments) {
   options.add()("print-model", po::bool_switch(&print_model), "print the model block only, for a job file");
   options.word("HF_FOLDER", folder);
   if (!options.read(arguments)) return 0;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    fail(ErrorKind::data, "{} {}; name a folder that holds config.json and safetensors", folder,
+         std::filesystem::exists(folder, ignored) ? "is no folder" : "does not exist");
+  }
   const Model model = read_huggingface_config(folder);
   const ParameterTable table(model);
   const HuggingfaceWeights weights(folder, model, table);

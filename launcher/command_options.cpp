@@ -96,6 +96,7 @@ void CommandOptions::hand_out(const std::vector<std::string>& words) {
     misused(fmt::format("{} words without an option's name, needs {}", words.size(),
                         places_.empty() ? "none" : count + names));
   }
+  if (std::ranges::find(words, "") != words.end()) misused("a word is empty; is a variable not set?");
   const std::size_t placed = std::min(words.size(), places_.size());
   for (std::size_t i = 0; i < placed; ++i) *places_[i] = words[i];
   if (rest_ != nullptr) rest_->assign(words.begin() + static_cast<std::ptrdiff_t>(placed), words.end());

@@ -23,7 +23,7 @@ std::filesystem::path find_plugin_file(const std::string& word) {
   std::vector<std::string> names;
   for (const FoundPlugin& plugin : catalog.found()) names.push_back(plugin.note->name());
   for (const RefusedPlugin& plugin : catalog.refused()) {
-    if (plugin.name == word) return plugin.file;
+    if (plugin.name == word || plugin.file.stem() == word) return plugin.file;  // reading it says why
   }
   fail(ErrorKind::plugin, "there is neither a file nor a plugin '{}'{}", word, suggestion(word, names));
 }

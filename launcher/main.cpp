@@ -1,9 +1,14 @@
 // The `ananke` command: finds the verb, runs it, turns errors into one line and an exit code.
+#include <fmt/ranges.h>
+
 #include <cstdio>
 #include <exception>
 
+#include "ananke/version.h"
 #include "launcher/command.h"
 #include "runtime/base/error.h"
+#include "runtime/base/nearest.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 namespace {
@@ -13,7 +18,28 @@ void print_help() {
   for (const Command& command : all_commands()) {
     if (!command.hidden) std::printf("  %-20s %s\n", command.name, command.summary);
   }
-  std::printf("\n`ananke <command> --help` describes one command.\n");
+  std::printf("\n`ananke <command> --help` describes one command, `ananke --version` says which ananke this is.\n");
+}
+
+// What could be meant instead.
+[[noreturn]] void refuse(const std::vector<std::string>& words) {
+  std::vector<std::string> first, second;
+  for (const Command& command : all_commands()) {
+    if (command.hidden) continue;
+    const std::string name = command.name;
+    first.push_back(name.substr(0, name.find(' ')));
+    if (name.starts_with(words[0] + " ")) second.push_back(name.substr(words[0].size() + 1));
+  }
+  if (!second.empty() && words.size() == 1) {
+    fail(ErrorKind::usage, "{} is no command by itself; a word follows: {}", words[0], fmt::join(second, ", "));
+  }
+  if (!second.empty()) {
+    fail(ErrorKind::usage, "there is no command '{} {}'{}", words[0], printable(words[1], 100),
+         suggestion(words[1], second));
+  }
+  const std::string nearest = nearest_name(words[0], first);
+  fail(ErrorKind::usage, "there is no command '{}'{}; `ananke --help` lists them", printable(words[0], 100),
+       nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
 }
 
 // Verbs may be two words ("data import"): the longest that fits wins.
@@ -21,6 +47,10 @@ int dispatch(const std::vector<std::string>& words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_help();
     return words.empty() ? static_cast<int>(ErrorKind::usage) : 0;
+  }
+  if (words[0] == "--version") {
+    std::printf("ananke %s\n", ANANKE_VERSION);
+    return 0;
   }
   for (std::size_t length : {2, 1}) {
     if (words.size() < length) continue;
@@ -30,7 +60,7 @@ int dispatch(const std::vector<std::string>& words) {
       return command.run(std::vector<std::string>(words.begin() + static_cast<std::ptrdiff_t>(length), words.end()));
     }
   }
-  fail(ErrorKind::usage, "there is no command '{}'; `ananke --help` lists them", words[0]);
+  refuse(words);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ enum class ErrorKind : int {
   usage = 2,            // wrong command line
   config = 3,           // the job, site or mesh cannot be what is meant; nothing was started
   plugin = 4,           // a plugin was refused or failed
-  data = 5,             // token store, text, safetensors or Hugging Face folder unusable
+  data = 5,             // token store, text, safetensors, Hugging Face folder or run folder unusable
   checkpoint = 6,       // no checkpoint usable, or one could not be written
   numeric = 7,          // non-finite loss or gradient, or a parity check past its tolerance
   resource = 8,         // memory, disk, CPUs: what is needed is not there

@@ -35,10 +35,8 @@ std::uint64_t bytes_of(const fs::path& file) {
 }
 
 void check_output(const fs::path& output, const std::vector<fs::path>& files) {
+  check_store_path(output);
   std::error_code none;
-  if (fs::is_directory(output, none)) {
-    fail(ErrorKind::resource, "cannot write the token store {}: it is a folder; name a file", output.string());
-  }
   for (const fs::path& file : files) {
     if (!fs::equivalent(file, output, none)) continue;
     fail(ErrorKind::data, "the token store {} would replace {}, one of the files to import; name another output",
@@ -208,6 +206,16 @@ StoreSink open_sink(const fs::path& path, const TokenizerInfo& info, bool keep_b
   return StoreSink(path, info.name, info.hash, info.eos_id, info.vocabulary_size, keep_bytes);
 }
 
+// Whatever was read: a store that no model can learn from is not made.
+void check_not_empty(const StoreSink& sink, const ImportOptions& options, const fs::path& output) {
+  if (sink.targets() > 0) return;
+  fail(ErrorKind::data,
+       "there is nothing to learn from in {}{}: {} documents, none of two tokens or more; {} is not made",
+       options.sources[0].path.string(),
+       options.sources.size() > 1 ? fmt::format(" and {} more", options.sources.size() - 1) : "", sink.documents(),
+       output.string());
+}
+
 ImportResult import_weighted(const ImportOptions& options, const fs::path& output, const std::string& named,
                              SourceImporter& importer, const ReportImport& report) {
   std::vector<MixedSource> sources;
@@ -223,12 +231,24 @@ ImportResult import_weighted(const ImportOptions& options, const fs::path& outpu
   }
   StoreSink sink = open_sink(output, importer.tokenizer(), false);
   ImportResult result = mix_stores(sources, options.seed, sink, report);
+  check_not_empty(sink, options, output);
   importer.keep_tokenizer(sink);
   sink.finish(named, hash_hex(fmt::format("{}seed {}", hashes, options.seed)));
   return result;
 }
 
 }  // namespace
+
+void check_store_path(const fs::path& output) {
+  std::error_code none;
+  if (fs::is_directory(output, none)) {
+    fail(ErrorKind::resource, "cannot write the token store {}: it is a folder; name a file", output.string());
+  }
+  const fs::path folder = output.parent_path();
+  if (folder.empty() || fs::is_directory(folder, none)) return;
+  fail(ErrorKind::resource, "cannot write the token store {}: {} {}", output.string(), folder.string(),
+       fs::exists(folder, none) ? "is no folder" : "does not exist; make that folder first");
+}
 
 bool holds_tokens(const ImportOptions& options) {
   return std::all_of(options.sources.begin(), options.sources.end(),
@@ -249,6 +269,7 @@ ImportResult import_documents(const ImportOptions& options, const fs::path& outp
   if (weighted) return import_weighted(options, output, named, importer, report);
   StoreSink sink = open_sink(output, importer.tokenizer(), false);
   const std::string hash = importer.import(options.sources, sink);
+  check_not_empty(sink, options, output);
   importer.keep_tokenizer(sink);
   sink.finish(named, hash);
   return {sink.documents(), sink.tokens(), sink.text_bytes(), {}};

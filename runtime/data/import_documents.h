@@ -18,6 +18,9 @@
 
 namespace ananke {
 
+// Throws Error(resource) where no token store can be written under this name: it is a folder, or its folder is missing.
+void check_store_path(const std::filesystem::path& output);
+
 enum class ImportFormat : std::uint8_t {
   by_name,  // *.jsonl and *.jsonl.gz are JSON lines, *.idx and *.bin Megatron's, all else text
   text,

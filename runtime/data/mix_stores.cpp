@@ -41,6 +41,9 @@ void StoreSink::append(std::span<const std::int32_t> tokens, std::uint64_t text_
 void StoreSink::end_document() {
   writer_.end_document();
   ++documents_;
+  const std::uint64_t tokens = tokens_ - counted_tokens_;
+  counted_tokens_ = tokens_;
+  if (tokens > 1) targets_ += tokens - 1;
   const std::uint64_t bytes = text_bytes_ - counted_bytes_;
   counted_bytes_ = text_bytes_;
   if (document_bytes_ && std::fwrite(&bytes, sizeof bytes, 1, document_bytes_.get()) != 1) {

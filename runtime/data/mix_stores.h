@@ -30,6 +30,8 @@ class StoreSink {
   std::uint64_t documents() const noexcept { return documents_; }
   std::uint64_t tokens() const noexcept { return tokens_; }
   std::uint64_t text_bytes() const noexcept { return text_bytes_; }
+  // Tokens that have one before them in their document; of documents that have ended.
+  std::uint64_t targets() const noexcept { return targets_; }
 
  private:
   TokenStoreWriter writer_;
@@ -37,7 +39,9 @@ class StoreSink {
   std::uint64_t documents_ = 0;
   std::uint64_t tokens_ = 0;
   std::uint64_t text_bytes_ = 0;
-  std::uint64_t counted_bytes_ = 0;  // of documents that have ended
+  std::uint64_t counted_bytes_ = 0;   // of documents that have ended
+  std::uint64_t counted_tokens_ = 0;  // the same
+  std::uint64_t targets_ = 0;
 };
 
 // A source that is tokenized; its store loses its name at once, so that nothing is left of it whatever happens.

@@ -63,6 +63,39 @@ std::size_t cut_piece(std::string_view text, std::size_t most) noexcept {
   return most;
 }
 
+namespace {
+
+struct Beginning {
+  std::string_view bytes;
+  const char* what;
+};
+
+using namespace std::string_view_literals;
+constexpr Beginning no_text[] = {
+    {"\x1f\x8b\x08"sv, "is compressed by gzip; give it a name that ends in .gz"},
+    {"\x28\xb5\x2f\xfd"sv, "is compressed by zstd; decompress it first"},
+    {"\xfd\x37zXZ\0"sv, "is compressed by xz; decompress it first"},
+    {"BZh91AY&SY"sv, "is compressed by bzip2; decompress it first"},
+    {"PK\x03\x04"sv, "is a zip archive; unpack it first"},
+    {"\x89HDF\r\n\x1a\n"sv, "is an HDF5 file, as token stores are; `ananke data info` describes one"},
+    {"PAR1\x15"sv, "is a Parquet table; write its text as JSON lines first"},
+    {"ARROW1\0\0"sv, "is an Arrow table; write its text as JSON lines first"},
+    {"%PDF-"sv, "is a PDF; extract its text first"},
+    {"version https://git-lfs.github.com/spec/"sv, "is a Git LFS pointer; `git lfs pull` brings the file itself"},
+};
+
+}  // namespace
+
+// `rest_` holds the first bytes of a file.
+void TextReader::begin() {
+  begun_ = true;
+  for (const Beginning& one : no_text) {
+    if (rest_.starts_with(one.bytes)) fail(ErrorKind::data, "{} {}, and is no text", file_->path(), one.what);
+  }
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";  // no part of JSON; Windows programs write it
+  if (format_ == TextFormat::json_lines && rest_.starts_with(byte_order_mark)) rest_.erase(0, byte_order_mark.size());
+}
+
 bool TextReader::open_next() {
   if (next_file_ == files_.size()) return false;
   const TextFile& file = files_[next_file_++];
@@ -71,6 +104,7 @@ bool TextReader::open_next() {
   document_bytes_ = 0;
   lines_ = 0;
   at_end_ = false;
+  begun_ = false;
   return true;
 }
 
@@ -105,6 +139,7 @@ void TextReader::read_text(TextBatch& batch) {
   const std::size_t got = file_->read(rest_.data() + before, wanted - before);
   rest_.resize(before + got);
   at_end_ = rest_.size() < wanted;
+  if (!begun_) begin();
   const std::size_t cut = at_end_ ? rest_.size() : cut_piece(rest_, piece_bytes);
   batch.bytes.append(rest_, 0, cut);
   batch.pieces.push_back({batch.bytes.size(), at_end_});
@@ -128,6 +163,7 @@ void TextReader::read_lines(TextBatch& batch) {
     const std::size_t got = file_->read(rest_.data() + before, step);
     rest_.resize(before + got);
     at_end_ = got < step;
+    if (!begun_) begin();
   }
   end = at_end_ ? rest_.size() : end + 1;
   batch.file = file_->path();

@@ -50,6 +50,7 @@ class TextReader {
 
  private:
   bool open_next();
+  void begin();
   void close();
   void read_text(TextBatch& batch);
   void read_lines(TextBatch& batch);
@@ -63,6 +64,7 @@ class TextReader {
   std::uint64_t lines_ = 0;           // JSON lines: of the file so far
   std::string rest_;                  // read, and not yet in a batch
   bool at_end_ = false;               // of the file
+  bool begun_ = false;                // its first bytes were looked at
   Hasher hasher_;
 };
 

@@ -1,10 +1,16 @@
 #include "runtime/data/tokenizer.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
+#include "runtime/control/socket.h"
 #include "runtime/data/tokenize_process.h"
 
 namespace ananke {
@@ -65,7 +71,44 @@ class SentencePiece : public Tokenizer {
   std::unique_ptr<TokenizeProcess> decoder_;
 };
 
+// A file in memory, which the processes open by the path of its descriptor.
+Descriptor file_of_model(std::string_view model) {
+  Descriptor file(::memfd_create("tokenizer model", MFD_CLOEXEC));
+  for (std::size_t at = 0; file && at < model.size();) {
+    const ssize_t wrote = ::write(file.get(), model.data() + at, model.size() - at);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) break;
+    at += static_cast<std::size_t>(wrote);
+  }
+  if (!file || ::lseek(file.get(), 0, SEEK_END) != static_cast<off_t>(model.size())) {
+    fail(ErrorKind::resource, "cannot keep a tokenizer of {} bytes in memory: {}", model.size(), std::strerror(errno));
+  }
+  return file;
+}
+
+std::string path_of(const Descriptor& file) { return fmt::format("/proc/{}/fd/{}", ::getpid(), file.get()); }
+
+class SentencePieceInMemory : public Tokenizer {
+ public:
+  SentencePieceInMemory(std::string_view model, const std::filesystem::path& program)
+      : file_(file_of_model(model)), inner_(path_of(file_), program) {}
+  const TokenizerInfo& info() const override { return inner_.info(); }
+  void encode(std::span<const std::string_view> texts, std::vector<std::int32_t>& tokens,
+              std::vector<std::size_t>& ends) override {
+    inner_.encode(texts, tokens, ends);
+  }
+  std::string decode(std::span<const std::int32_t> tokens) override { return inner_.decode(tokens); }
+
+ private:
+  Descriptor file_;
+  SentencePiece inner_;
+};
+
 }  // namespace
+
+std::unique_ptr<Tokenizer> make_tokenizer_of_model(std::string_view model, const std::filesystem::path& program) {
+  return std::make_unique<SentencePieceInMemory>(model, program);
+}
 
 std::filesystem::path tokenize_program() {
   if (const char* named = std::getenv("ANANKE_TOKENIZE")) return named;

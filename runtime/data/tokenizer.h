@@ -37,4 +37,8 @@ std::filesystem::path tokenize_program();
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name,
                                           const std::filesystem::path& program = tokenize_program());
 
+// The same for a model in memory, such as a token store keeps; no file is left behind.
+std::unique_ptr<Tokenizer> make_tokenizer_of_model(std::string_view model,
+                                                   const std::filesystem::path& program = tokenize_program());
+
 }  // namespace ananke

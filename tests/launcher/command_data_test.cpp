@@ -4,6 +4,8 @@
 #include <cstdlib>
 
 #include "launcher/command.h"
+#include "runtime/base/hash.h"
+#include "runtime/data/token_store.h"
 #include "tests/refusal.h"
 #include "tests/temporary_folder.h"
 
@@ -34,6 +36,14 @@ TEST(CommandData, RefusesWrongUse) {
   EXPECT_NAMES(misused("import", {"--output", "x.h5", "--source", "none.txt:heavy"}), "no number follows");
   EXPECT_NAMES(misused("import", {"--output", "x.h5", "--jobs", "0", "a.txt"}), "--jobs 0");
   EXPECT_NAMES(misused("import", {"--output", "x.h5", "--train-tokenizer", "300", "a.txt"}), "the model to write");
+  EXPECT_NAMES(misused("import", {"--output", "x.h5", "--train-bytes", "many", "a.txt"}), "--train-bytes: 'many'");
+  EXPECT_NAMES(misused("import", {"--output", "x.h5", "--vocab-size", "-1", "a.txt"}), "--vocab-size -1");
+  EXPECT_NAMES(misused("head", {"x.h5", "--tokens=-5"}), "--tokens -5 is no number of at least 0");
+  EXPECT_NAMES(misused("head", {"x.h5", "-n", "-1"}), "--documents -1");
+  EXPECT_NAMES(misused("head", {""}), "empty");
+  const std::string unknown = misused("head", {"x.h5", "--verbose"});
+  EXPECT_NAMES(unknown, "--documents");
+  EXPECT_EQ(unknown.find("--words"), std::string::npos) << unknown;
   EXPECT_NAMES(misused("head", {}), "exactly one STORE");
   EXPECT_NAMES(misused("import", {"--outptu", "x.h5", "a.txt"}), "--output");
   EXPECT_NAMES(misused("info", {}), "exactly one STORE");
@@ -59,8 +69,9 @@ TEST(CommandData, TrainsATokenizerImportsAndShowsTheText) {
     EXPECT_NAMES(output, word);
   }
   EXPECT_NAMES(refusal(ErrorKind::usage, [&] { run("import", trained); }), "would replace");
-  EXPECT_NAMES(refusal(ErrorKind::usage, [&] { run("head", {store}); }), "--tokenizer FILE");
   const std::string head = output_of("head", {store, "--tokenizer", model, "--documents", "1", "--tokens", "40"});
+  std::filesystem::remove(model);  // the store keeps it
+  EXPECT_EQ(output_of("head", {store, "--documents", "1", "--tokens", "40"}), head);
   EXPECT_NAMES(head, "): \"the cat number 0 sat on \\\"the mat\\\"\\nthe cat");
   EXPECT_EQ(std::count(head.begin(), head.end(), '\n'), 1);
 }
@@ -82,6 +93,63 @@ TEST(CommandData, ImportsDescribesAndScoresText) {
   EXPECT_EQ(output_of("head", {store, "-n", "1"}), "0 (23 tokens): \"the cat sat on the mat\"\n");
   EXPECT_EQ(output_of("head", {store, "-n", "1", "--tokens", "3"}), "0 (23 tokens): \"the\"...\n");
   EXPECT_NAMES(refusal(ErrorKind::data, [&] { run("head", {store, "--tokenizer", "none.model"}); }), "none.model");
+}
+
+TEST(CommandData, MakesNoStoreThatTeachesNothing) {
+  TemporaryFolder folder;
+  const std::string store = (folder / "t.h5").string();
+  const auto refused = [&](const std::string& name, const std::string& text) {
+    const std::string file = folder.write(name, text).string();
+    const std::string message = refusal(ErrorKind::data, [&] {
+      run("import", {"--output", store, "--source", file, "--source", file});
+    });
+    EXPECT_NAMES(message, file + " and 1 more");
+    EXPECT_FALSE(std::filesystem::exists(store)) << name;
+    return message;
+  };
+  EXPECT_NAMES(refused("none.txt", ""), "2 documents, none of two tokens");
+  EXPECT_NAMES(refused("none.jsonl", "\n\n"), "0 documents");
+  EXPECT_NAMES(refused("empty.jsonl", "{\"text\": \"\"}"), "2 documents");
+  EXPECT_NAMES(output_of("import", {"--output", store, folder.write("a.txt", "a").string()}), "1 documents, 2 tokens");
+}
+
+// The output is looked at before a tokenizer is trained for it.
+TEST(CommandData, NamesAFolderThatIsMissing) {
+  ::setenv("ANANKE_TOKENIZE", ANANKE_BINARY_DIR "/bin/ananke-tokenize", 1);
+  TemporaryFolder folder;
+  const std::string text = folder.write("a.txt", "some text").string(), model = (folder / "m.model").string();
+  const auto refused = [&](const std::string& output) {
+    return refusal(ErrorKind::resource, [&] {
+      run("import", {"--output", output, "--tokenizer", model, "--train-tokenizer", "300", text});
+    });
+  };
+  EXPECT_NAMES(refused((folder / "none/t.h5").string()), (folder / "none").string() + " does not exist; make");
+  EXPECT_NAMES(refused(text + "/t.h5"), "a.txt is no folder");
+  EXPECT_NAMES(refused(folder.path().string()), "it is a folder; name a file");
+  EXPECT_FALSE(std::filesystem::exists(model));
+}
+
+TEST(CommandData, AsksForTheTokenizerWhereTheStoreDoesNotKeepIt) {
+  TemporaryFolder folder;
+  const std::string store = (folder / "t.h5").string();
+  TokenStoreWriter writer(store, "sentencepiece", "00ff", -1, 300);
+  writer.append(std::vector<std::int32_t>{1, 2});
+  writer.end_document();
+  writer.finish("test", "", 0);
+  EXPECT_NAMES(refusal(ErrorKind::usage, [&] { run("head", {store}); }), "--tokenizer FILE");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { run("head", {store, "--tokenizer", "bytes"}); }), "another tokenizer");
+}
+
+TEST(CommandData, RefusesAKeptTokenizerThatIsNone) {
+  ::setenv("ANANKE_TOKENIZE", ANANKE_BINARY_DIR "/bin/ananke-tokenize", 1);
+  TemporaryFolder folder;
+  const std::string store = (folder / "t.h5").string();
+  TokenStoreWriter writer(store, "sentencepiece", hash_hex("this is no model"), -1, 300);
+  writer.append(std::vector<std::int32_t>{1, 2});
+  writer.end_document();
+  writer.keep_tokenizer("this is no model");
+  writer.finish("test", "", 0);
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { run("head", {store}); }), store);
 }
 
 }  // namespace

@@ -91,6 +91,10 @@ TEST_F(PluginsInfo, RefusesWhatIsNoPlugin) {
   expect("did you mean 'adamw'");
   EXPECT_EQ(run({"plugins", "info", folder_.write("text.so", "text").string()}), static_cast<int>(ErrorKind::plugin));
   expect("text.so");
+  setenv("ANANKE_PLUGIN_PATH", folder_.path().c_str(), 1);  // now it is found by its name, and refused
+  EXPECT_EQ(run({"plugins", "info", "text"}), static_cast<int>(ErrorKind::plugin));
+  expect("text.so is not an ELF shared library");
+  unsetenv("ANANKE_PLUGIN_PATH");
   EXPECT_EQ(run({"plugins", "info"}), static_cast<int>(ErrorKind::usage));
 }
 

@@ -45,6 +45,32 @@ class RefuseTest : public ::testing::Test {
   std::string output_;
 };
 
+class WrongWords : public ::testing::Test {
+ protected:
+  void expect(const std::vector<std::string>& words, int code, const std::vector<std::string>& texts) {
+    CommandProcess command(words, folder_.path() / "output");
+    EXPECT_EQ(command.wait(), code) << command.output();
+    for (const std::string& text : texts) EXPECT_NE(command.output().find(text), std::string::npos) << command.output();
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(WrongWords, AreAnsweredWithTheRightOnes) {
+  expect({"checkpoint"}, 2, {"checkpoint is no command by itself", "list, info, verify"});
+  expect({"checkpoint", "verfiy"}, 2, {"'checkpoint verfiy'", "did you mean 'verify'?"});
+  expect({"data", "train"}, 2, {"'data train'", "import, info, head, ngram"});
+  expect({"chekc"}, 2, {"did you mean 'check'?", "ananke --help"});
+  expect({"xyzzy\x1b[31m"}, 2, {"there is no command 'xyzzy", "ananke --help"});
+  expect({"--version"}, 0, {"ananke 0."});
+  expect({"export", "", "--output", "x"}, 2, {"a word is empty"});
+}
+
+TEST_F(WrongWords, NameTheFolderThatIsMeant) {
+  const std::string file = folder_.write("hf/config.json", "{}").string();
+  expect({"import", file}, 5, {file + " is no folder", "config.json and safetensors"});
+  expect({"import", (folder_ / "none").string()}, 5, {"none does not exist"});
+}
+
 TEST_F(RefuseTest, ARuleThatFitsNoParameter) {
   expect_refused({"--set", "optimizer[0].match=none_of_these"}, ErrorKind::config, {"none_of_these"});
 }

@@ -60,6 +60,39 @@ TEST(InputFile, RefusesDamagedCompression) {
   EXPECT_NAMES(refused(folder.path(), TextFormat::text), "directory");
 }
 
+TEST(TextReader, RefusesWhatIsNoText) {
+  TemporaryFolder folder;
+  write_gz(folder / "text.gz", "hello");
+  const std::vector<std::pair<std::string, const char*>> cases = {
+      {read_text(folder / "text.gz"), "name that ends in .gz"},
+      {std::string("\x28\xb5\x2f\xfd rest", 9), "zstd"},
+      {std::string("\xfd\x37zXZ\0 rest", 11), "xz"},
+      {"BZh91AY&SY rest", "bzip2"},
+      {"PK\x03\x04 rest", "zip"},
+      {"\x89HDF\r\n\x1a\n rest", "data info"},
+      {"PAR1\x15 rest", "Parquet"},
+      {std::string("ARROW1\0\0 rest", 13), "Arrow"},
+      {"%PDF-1.7", "PDF"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"}};
+  for (const auto& [bytes, word] : cases) {
+    EXPECT_NAMES(refused(folder.write("a.txt", bytes), TextFormat::text), word);
+    EXPECT_NAMES(refused(folder.write("a.jsonl", bytes), TextFormat::json_lines), word);
+    write_gz(folder / "inside.gz", bytes);
+    EXPECT_NAMES(refused(folder / "inside.gz", TextFormat::text), word);
+    const std::string later = "text " + bytes, part = bytes.substr(0, 2);  // only a beginning counts, and a whole one
+    EXPECT_EQ(read_all({{folder.write("b.txt", later), TextFormat::text}}), Documents{later});
+    EXPECT_EQ(read_all({{folder.write("c.txt", part), TextFormat::text}}).size(), 1u);
+  }
+}
+
+TEST(TextReader, PassesOverTheByteOrderMarkOfJsonLines) {
+  TemporaryFolder folder;
+  const auto marked = folder.write("a.jsonl", "\xef\xbb\xbf{\"text\": \"a\"}\r\n{\"text\": \"b\"}\r\n");
+  EXPECT_EQ(read_all({{marked, TextFormat::json_lines}, {marked, TextFormat::json_lines}}),
+            (Documents{"a", "b", "a", "b"}));
+  EXPECT_NAMES(refused(folder.write("b.jsonl", "{\"text\": \"a\"}\n\xef\xbb\xbf{}"), TextFormat::json_lines), "line 2");
+}
+
 TEST(TextReader, NamesFileAndLineOfABadLine) {
   TemporaryFolder folder;
   const std::string good = "{\"text\": \"a\"}\n";
