@@ -1,11 +1,11 @@
 include(GoogleTest)
 
-# ananke_test(NAME <sentence-like name> LABEL quick|full|nightly SOURCES ... [LIBRARIES ...] [TIMEOUT seconds])
+# ananke_test(NAME <sentence-like name> LABEL quick|full|nightly|gpu SOURCES ... [LIBRARIES ...] [TIMEOUT seconds])
 # One GoogleTest binary; every TEST becomes a ctest of its own, "<NAME>.<Suite>.<Test>".
 function(ananke_test)
   cmake_parse_arguments(T "" "NAME;LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
-  if(NOT T_LABEL MATCHES "^(quick|full|nightly)$")
-    message(FATAL_ERROR "ananke_test(${T_NAME}): LABEL must be quick, full or nightly, not '${T_LABEL}'")
+  if(NOT T_LABEL MATCHES "^(quick|full|nightly|gpu)$")
+    message(FATAL_ERROR "ananke_test(${T_NAME}): LABEL must be quick, full, nightly or gpu, not '${T_LABEL}'")
   endif()
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)

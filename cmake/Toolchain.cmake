@@ -25,7 +25,7 @@ set(CMAKE_C_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer")
 
 # Warnings for our own code only: generated protobuf sources and third-party headers are not ours to fix.
 add_library(ananke_warnings INTERFACE)
-target_compile_options(ananke_warnings INTERFACE -Wall -Wextra -Werror)
+target_compile_options(ananke_warnings INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Werror>")
 
 if(ANANKE_SANITIZE)
   add_compile_options(-fsanitize=${ANANKE_SANITIZE} -fno-sanitize-recover=all)
