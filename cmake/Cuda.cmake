@@ -110,16 +110,23 @@ if(ANANKE_CUDA_FOUND)
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know that nvcc 12 has it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo -DNDEBUG")  # lines for profilers and compute-sanitizer
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)                  # one CUDA runtime for all plugins of a process
 endif()
 
-# What every library and plugin with CUDA code is set to. No-op options for files that hold no kernels.
+# What every library and plugin with CUDA code is set to. A file that holds no kernels is a .cpp; those that do include
+# little: they are compiled twice.
 function(ananke_cuda_target target)
   set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
                         VISIBILITY_INLINES_HIDDEN ON POSITION_INDEPENDENT_CODE ON)
   target_link_libraries(${target} PRIVATE ananke_warnings)
   target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall;--expt-relaxed-constexpr>")
+  # fmt 9 turns this off under nvcc and then does not compile as C++20.
+  target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 endfunction()

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plugins/backend_cuda/check.h"
+#include "plugins/backend_cuda/failure.h"
 #include "runtime/base/log.h"
 #include "runtime/plugin/plugin_call.h"
 
@@ -65,6 +66,8 @@ CudaStream::~CudaStream() {
   }
   cudaStreamDestroy(stream_);
 }
+
+cudaStream_t raw(Stream& stream) { return CudaStream::of(stream).raw(); }
 
 CudaStream& CudaStream::of(Stream& stream) { return own<CudaStream>(stream, "a stream"); }
 

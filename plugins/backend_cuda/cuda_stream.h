@@ -10,10 +10,11 @@
 #include <memory>
 #include <string>
 
-#include "plugins/backend_cuda/failure.h"
 #include "runtime/device/stream.h"
 
 namespace ananke::cuda {
+
+class Failure;
 
 class CudaStream final : public Stream {
  public:
@@ -61,7 +62,7 @@ class CudaEvent final : public Event {
 
 // The CUDA stream behind `stream`, its device made current: what operators launch on. Error(internal) for a stream of
 // another backend.
-inline cudaStream_t raw(Stream& stream) { return CudaStream::of(stream).raw(); }
+cudaStream_t raw(Stream& stream);
 
 // Makes `device` the one that this host thread's CUDA calls go to. Costs next to nothing where it already is.
 void use_device(int device);
