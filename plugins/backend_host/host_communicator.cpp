@@ -2,25 +2,18 @@
 
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <thread>
 #include <utility>
 
 #include "plugins/backend_host/collectives.h"
 #include "plugins/backend_host/host_stream.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/collective_checks.h"
 #include "runtime/comm/exchange_table.h"
 #include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
 namespace {
-
-bool overlap(const TensorView& a, const TensorView& b) {
-  const auto* first = static_cast<const std::byte*>(a.data);
-  const auto* second = static_cast<const std::byte*>(b.data);
-  const std::less<const std::byte*> before;
-  return a.bytes() && b.bytes() && before(first, second + b.bytes()) && before(second, first + a.bytes());
-}
 
 std::vector<std::size_t> to_bytes(std::span<const std::int64_t> counts, const TensorView& tensor) {
   std::vector<std::size_t> bytes;
@@ -31,7 +24,8 @@ std::vector<std::size_t> to_bytes(std::span<const std::int64_t> counts, const Te
 }  // namespace
 
 struct HostCommunicator::Core {
-  Core(Setup s, std::unique_ptr<Transport> t, Arena& memory) : setup(std::move(s)), transport(std::move(t)) {
+  Core(Setup s, std::unique_ptr<Transport> t, Arena& memory)
+      : setup(std::move(s)), checks{setup.name, setup.rank, size()}, transport(std::move(t)) {
     if (transport) collectives = std::make_unique<Collectives>(*transport, setup.rank, size(), memory);
   }
   int size() const { return static_cast<int>(setup.ranks.size()); }
@@ -39,6 +33,7 @@ struct HostCommunicator::Core {
   void run(const char* what, Body body);
 
   const Setup setup;
+  const CollectiveChecks checks;
   const std::unique_ptr<Transport> transport;
   std::unique_ptr<Collectives> collectives;
   std::atomic<bool> busy = false;
@@ -80,13 +75,7 @@ void HostCommunicator::abort() noexcept {
 
 void HostCommunicator::all_gather(Stream& stream, const TensorView& send, const TensorView& receive) {
   HostStream& mine = HostStream::of(stream);
-  ANANKE_CHECK(send.dtype == receive.dtype && receive.elements() == size() * send.elements(),
-               "communicator {}: all_gather of {} {} into {} {}: it must be {} times as many of the same type",
-               core_->setup.name, send.elements(), name_of(send.dtype), receive.elements(), name_of(receive.dtype),
-               size());
-  const auto* place = static_cast<const std::byte*>(receive.data) + static_cast<std::size_t>(rank()) * send.bytes();
-  ANANKE_CHECK(!overlap(send, receive) || send.data == place,
-               "communicator {}: all_gather in place needs `send` at block {} of `receive`", core_->setup.name, rank());
+  core_->checks.all_gather(send, receive);
   if (send.bytes() == 0 || (size() == 1 && send.data == receive.data)) return;
   mine.enqueue([core = core_, send, receive] {
     if (core->size() == 1) {
@@ -99,12 +88,7 @@ void HostCommunicator::all_gather(Stream& stream, const TensorView& send, const 
 
 void HostCommunicator::reduce_scatter(Stream& stream, const TensorView& send, const TensorView& receive) {
   HostStream& mine = HostStream::of(stream);
-  ANANKE_CHECK(
-      send.dtype == DType::f32 && receive.dtype == DType::f32 && send.elements() == size() * receive.elements(),
-      "communicator {}: reduce_scatter of {} {} into {} {}: it takes f32 and {} times as many as it gives",
-      core_->setup.name, send.elements(), name_of(send.dtype), receive.elements(), name_of(receive.dtype), size());
-  ANANKE_CHECK(!overlap(send, receive), "communicator {}: reduce_scatter's `receive` overlaps `send`",
-               core_->setup.name);
+  core_->checks.reduce_scatter(send, receive);
   if (receive.bytes() == 0) return;
   mine.enqueue([core = core_, send, receive] {
     if (core->size() == 1) {
@@ -117,9 +101,7 @@ void HostCommunicator::reduce_scatter(Stream& stream, const TensorView& send, co
 
 void HostCommunicator::all_reduce(Stream& stream, const TensorView& buffer, Reduction reduction) {
   HostStream& mine = HostStream::of(stream);
-  ANANKE_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::f64 || buffer.dtype == DType::i64,
-               "communicator {}: all_reduce of {}; it takes f32, f64 and i64", core_->setup.name,
-               name_of(buffer.dtype));
+  core_->checks.all_reduce(buffer);
   if (size() == 1 || buffer.bytes() == 0) return;
   mine.enqueue([core = core_, buffer, reduction] {
     core->run("all_reduce", [&](Collectives& collectives) { collectives.all_reduce(buffer, reduction); });
@@ -128,8 +110,7 @@ void HostCommunicator::all_reduce(Stream& stream, const TensorView& buffer, Redu
 
 void HostCommunicator::broadcast(Stream& stream, const TensorView& buffer, int root) {
   HostStream& mine = HostStream::of(stream);
-  ANANKE_CHECK(root >= 0 && root < size(), "communicator {}: broadcast from rank {} of {}", core_->setup.name, root,
-               size());
+  core_->checks.broadcast(root);
   if (size() == 1 || buffer.bytes() == 0) return;
   mine.enqueue([core = core_, buffer, root] {
     core->run("broadcast", [&](Collectives& collectives) { collectives.broadcast(buffer, root); });
@@ -139,24 +120,7 @@ void HostCommunicator::broadcast(Stream& stream, const TensorView& buffer, int r
 void HostCommunicator::all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> send_counts,
                                   const TensorView& receive, std::span<const std::int64_t> receive_counts) {
   HostStream& mine = HostStream::of(stream);
-  const auto check = [&](const char* what, const TensorView& tensor, std::span<const std::int64_t> counts) {
-    std::int64_t sum = 0;
-    for (std::int64_t count : counts) {
-      ANANKE_CHECK(count >= 0, "communicator {}: all_to_all's {} has a count of {}", core_->setup.name, what, count);
-      sum += count;
-    }
-    ANANKE_CHECK(static_cast<int>(counts.size()) == size() && sum <= tensor.elements(),
-                 "communicator {}: all_to_all's {} has {} counts with the sum {} for {} ranks and {} elements",
-                 core_->setup.name, what, counts.size(), sum, size(), tensor.elements());
-  };
-  check("send", send, send_counts);
-  check("receive", receive, receive_counts);
-  ANANKE_CHECK(send.dtype == receive.dtype && !overlap(send, receive),
-               "communicator {}: all_to_all needs `send` ({}) and `receive` ({}) of one type, apart in memory",
-               core_->setup.name, name_of(send.dtype), name_of(receive.dtype));
-  ANANKE_CHECK(size() > 1 || send_counts[0] == receive_counts[0],
-               "communicator {}: all_to_all sends {} elements to itself and expects {}", core_->setup.name,
-               send_counts[0], receive_counts[0]);
+  core_->checks.all_to_all(send, send_counts, receive, receive_counts);
   // Even where this rank has nothing to exchange others may have.
   mine.enqueue(
       [core = core_, send, receive, out = to_bytes(send_counts, send), in = to_bytes(receive_counts, receive)] {

@@ -130,7 +130,8 @@ DryRun dry_run(const Job& job, const Site& site) {
   for (const PluginFile& file : job.resolved().plugins()) plugins.load(file.name(), file.path(), file.hash());
   const MeshShape mesh = mesh_of(job.mesh());
   Alone alone(mesh.ranks());
-  const RoleContext context{job, site, mesh, 0, mesh.ranks()};
+  RoleContext context{job, site, mesh, 0, mesh.ranks()};
+  context.dry = true;
   EngineRoles roles = make_roles(job, plugins, context);  // no observers: they may open files
   const bool own_batches = roles.batches != nullptr;
   Trainer trainer(std::move(roles), context, alone, alone, alone);

@@ -77,8 +77,8 @@ int run_worker(const WorkerContext& worker) {
   PluginRegistry plugins(worker.trail);
   for (const PluginFile& file : job.resolved().plugins()) plugins.load(file.name(), file.path(), file.hash());
 
-  const RoleContext context{
-      job, worker.site, mesh_of(job.mesh()), worker.identity.rank, worker.identity.local_size, worker.identity.host};
+  const Identity& me = worker.identity;
+  const RoleContext context{job, worker.site, mesh_of(job.mesh()), me.rank, me.local_size, me.host, me.local_rank};
   ObserverList observers;
   if (context.rank == 0) {
     const auto print = [&](const std::string& line) { control.console(line); };

@@ -24,6 +24,8 @@ struct RoleContext {
   int rank = 0;
   int node_ranks = 1;     // workers on this rank's node: they share its CPUs
   std::string node = {};  // its name; ranks with the same one share a node
+  int local_rank = -1;    // among the workers of this rank's node; -1: unknown, ranks fill nodes in order
+  bool dry = false;       // nothing will be started: sizes and checks are asked for, and no device may be touched
 };
 
 // Everything a role may use from its start on. All outlive the role. Communicators are made once and shared: each

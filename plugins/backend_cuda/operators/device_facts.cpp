@@ -22,4 +22,19 @@ DeviceFacts DeviceFacts::of(int device) {
   return facts;
 }
 
+DeviceFacts DeviceFacts::expected() {
+  DeviceFacts facts;
+  facts.device = -1;
+  facts.name = "sm_90";
+  facts.major = 9;
+  facts.multiprocessors = 132;
+  facts.threads_per_multiprocessor = 2048;
+  facts.shared_per_block = std::size_t{48} << 10;
+  facts.shared_per_block_most = std::size_t{227} << 10;
+  facts.shared_per_multiprocessor = std::size_t{228} << 10;
+  facts.l2_bytes = std::size_t{50} << 20;
+  facts.memory_bytes = std::uint64_t{80} << 30;
+  return facts;
+}
+
 }  // namespace ananke::cuda

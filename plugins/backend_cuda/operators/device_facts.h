@@ -21,6 +21,9 @@ struct DeviceFacts {
 
   // Of device `device`; makes no context. Error(resource) where there is none such.
   static DeviceFacts of(int device);
+  // Of the GPUs that this backend is made for (H100, H200 and GH200 as SXM parts have the same), with device -1: to
+  // plan sizes on a machine that has none. CUDA cannot be called then.
+  static DeviceFacts expected();
 };
 
 }  // namespace ananke::cuda
