@@ -1,15 +1,17 @@
 # The one way to build a plugin, in this tree and out of it. plugins/README.md is the guide.
 #
 # ananke_plugin(NAME adamw ROLE optimizer VERSION 1.0 DESCRIPTION "one line" SOURCES adamw.cpp ... [LIBRARIES ...]
-#               [MESSAGE ananke.plugin.AdamW PROTO adamw.proto [IMPORT_ROOT dir]] [OUTPUT_DIRECTORY dir])
+#               [MESSAGE ananke.plugin.AdamW PROTO adamw.proto [IMPORT_ROOT dir]] [NEEDS libdriver.so.1]
+#               [OUTPUT_DIRECTORY dir])
 # One plugin: <build>/lib/ananke/<NAME>.so, hidden visibility, with its ELF note. One of the SOURCES ends in
 # ANANKE_PLUGIN(...), see runtime/plugin/descriptor.h. PROTO is the config's file; its name for imports, and the folder
 # of its generated header under <build>/generated, is its path below IMPORT_ROOT (default: CMAKE_SOURCE_DIR):
 #   #include "plugins/adamw/adamw.pb.h"
+# NEEDS is a library that the plugin does not link but cannot start without: `ananke plugins` says where it is missing.
 # Targets: plugin_<NAME>, the .so, and plugin_<NAME>_objects, for tests that look inside one plugin (link the objects
 # of one plugin only, and do not load the .so of the same plugin into that process: protobuf would abort it).
 function(ananke_plugin)
-  cmake_parse_arguments(P "" "NAME;ROLE;VERSION;DESCRIPTION;MESSAGE;PROTO;IMPORT_ROOT;OUTPUT_DIRECTORY"
+  cmake_parse_arguments(P "" "NAME;ROLE;VERSION;DESCRIPTION;MESSAGE;PROTO;IMPORT_ROOT;NEEDS;OUTPUT_DIRECTORY"
                         "SOURCES;LIBRARIES" ${ARGN})
   foreach(needed NAME ROLE VERSION DESCRIPTION SOURCES)
     if(NOT P_${needed})
@@ -34,6 +36,10 @@ function(ananke_plugin)
   endif()
   set(definitions ANANKE_PLUGIN_NAME="${P_NAME}" ANANKE_PLUGIN_ROLE="${P_ROLE}" ANANKE_PLUGIN_VERSION="${P_VERSION}"
       ANANKE_PLUGIN_DESCRIPTION="${P_DESCRIPTION}" ANANKE_PLUGIN_MESSAGE="${P_MESSAGE}")
+
+  if(P_NEEDS)
+    list(APPEND definitions ANANKE_PLUGIN_NEEDS="${P_NEEDS}")
+  endif()
 
   set(generated)
   set(generated_root ${CMAKE_BINARY_DIR}/generated)

@@ -1,5 +1,7 @@
 // `ananke plugins`: what is found on the search path, and what was refused and why. `ananke plugins info PLUGIN`: what
 // a plugin's note says, how a job names it, and its config's fields. Nothing is loaded.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -41,6 +43,16 @@ std::string why_refused(const std::filesystem::path& file, const PluginNote& not
     if (std::filesystem::equivalent(plugin.file, file, ignored)) return plugin.reason;
   }
   return "";
+}
+
+// "" or what the plugin would lack on this machine.
+std::string what_is_missing(const PluginNote& note) {
+  if (note.needs().empty()) return "";
+  if (void* library = dlopen(note.needs().c_str(), RTLD_LAZY | RTLD_LOCAL)) {
+    dlclose(library);
+    return "";
+  }
+  return fmt::format("this machine has no {}: jobs can be checked and planned here, not run", note.needs());
 }
 
 // How a job file names the plugin, with all defaults and with a value of its config; `config` is null where it has
@@ -85,6 +97,9 @@ int command_plugins(const Arguments& arguments) {
                     plugin.note->version(), plugin.note->description(), "", width, plugin.file.string())
             .c_str(),
         stdout);
+    if (const std::string missing = what_is_missing(*plugin.note); !missing.empty()) {
+      std::fputs(fmt::format("  {:<{}}  {}\n", "", width, missing).c_str(), stdout);
+    }
   }
   if (catalog.found().empty()) std::printf("  none\n");
   if (!catalog.refused().empty()) std::printf("refused:\n");
@@ -108,6 +123,9 @@ int command_plugins_info(const Arguments& arguments) {
       note->version(), note->description(), note->role(), note->role(), file.string(), note->fingerprint());
   if (const std::string reason = why_refused(file, *note); !reason.empty()) {
     text += fmt::format("  refused      {}\n", reason);
+  }
+  if (const std::string missing = what_is_missing(*note); !missing.empty()) {
+    text += fmt::format("  here         {}\n", missing);
   }
   Schema schema;
   schema.add({file, note});

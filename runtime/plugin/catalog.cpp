@@ -1,6 +1,7 @@
 #include "runtime/plugin/catalog.h"
 
 #include <algorithm>
+#include <fstream>
 #include <set>
 #include <system_error>
 
@@ -18,6 +19,15 @@ fs::path resolved(const fs::path& path) {
   std::error_code error;
   const fs::path canonical = fs::canonical(path, error);
   return error ? fs::absolute(path, error) : canonical;
+}
+
+std::vector<fs::path> files_in(const fs::path& folder, std::string_view extension) {
+  std::error_code error;
+  std::vector<fs::path> files;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() == extension) files.push_back(entry->path());
+  }
+  return files;
 }
 
 }  // namespace
@@ -57,18 +67,16 @@ PluginCatalog::PluginCatalog(const std::vector<fs::path>& folders) {
     folders_.push_back(folder);
     scan(folder);
   }
+  for (const fs::path& folder : folders_) {
+    for (const fs::path& file : files_in(folder, ".missing")) read_missing(file);
+  }
   refuse_clashes();
   std::sort(found_.begin(), found_.end(), [](auto& a, auto& b) { return a.note->name() < b.note->name(); });
   std::sort(refused_.begin(), refused_.end(), [](auto& a, auto& b) { return a.file < b.file; });
 }
 
 void PluginCatalog::scan(const fs::path& folder) {
-  std::error_code error;
-  std::vector<fs::path> files;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (entry->path().extension() == ".so") files.push_back(entry->path());
-  }
-  for (const fs::path& file : files) {
+  for (const fs::path& file : files_in(folder, ".so")) {
     const auto same = [&](const auto& known) { return known.file == resolved(file); };
     if (std::any_of(found_.begin(), found_.end(), same)) continue;  // a link into a folder that was already read
     std::string name, message;
@@ -82,6 +90,18 @@ void PluginCatalog::scan(const fs::path& folder) {
       refused_.push_back({resolved(file), name, message, refusal.what()});
     }
   }
+}
+
+void PluginCatalog::read_missing(const fs::path& file) {
+  const std::string name = file.stem().string();
+  const auto known = [&](const std::string& other) { return other == name; };
+  if (std::any_of(found_.begin(), found_.end(), [&](auto& plugin) { return known(plugin.note->name()); })) return;
+  if (std::any_of(refused_.begin(), refused_.end(), [&](auto& plugin) { return known(plugin.name); })) return;
+  std::ifstream in(file);
+  std::string message, reason;
+  std::getline(in, message);
+  std::getline(in, reason);
+  refused_.push_back({resolved(file), name, message, fmt::format("plugin '{}' was not built: {}", name, reason)});
 }
 
 void PluginCatalog::refuse_clashes() {

@@ -27,7 +27,8 @@ struct RefusedPlugin {
 class PluginCatalog {
  public:
   // Reads the notes of all *.so in the folders, in this order; a folder that does not exist is skipped. Two plugins of
-  // one name, config message or proto file are both refused, naming each other.
+  // one name, config message or proto file are both refused, naming each other. A file NAME.missing stands for a plugin
+  // that this build left out (its config message, then the reason, a line each): refused, where no other has the name.
   explicit PluginCatalog(const std::vector<std::filesystem::path>& folders);
 
   const std::vector<std::filesystem::path>& folders() const { return folders_; }
@@ -40,6 +41,7 @@ class PluginCatalog {
 
  private:
   void scan(const std::filesystem::path& folder);
+  void read_missing(const std::filesystem::path& file);
   void refuse_clashes();
 
   std::vector<std::filesystem::path> folders_;

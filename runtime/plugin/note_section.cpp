@@ -19,5 +19,8 @@ asm(".pushsection .note.ananke, \"a\", @note\n"
 #if defined(ANANKE_PLUGIN_FILES)
             NOTE_FILE(7, ANANKE_PLUGIN_FILES)
 #endif
+#if defined(ANANKE_PLUGIN_NEEDS)
+                NOTE_TEXT(8, ANANKE_PLUGIN_NEEDS)
+#endif
                 "4: .balign 4\n"
                 ".popsection\n");

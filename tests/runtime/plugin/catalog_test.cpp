@@ -62,6 +62,20 @@ TEST(PluginCatalog, TakesAFileOnceThoughTwoFoldersLeadToIt) {
   EXPECT_TRUE(catalog.refused().empty());
 }
 
+TEST(PluginCatalog, SaysWhatABuildLeftOutUnlessAnotherHasTheName) {
+  const TemporaryFolder folder;
+  folder.write("backend_far.missing", "ananke.plugin.BackendFar\nthere was no toolkit; install one\n");
+  folder.write("test_echo.missing", "ananke.plugin.Echo\nleft out\n");
+  folder.write("empty.missing", "");
+  const PluginCatalog catalog({folder.path(), good});
+  ASSERT_EQ(catalog.refused().size(), 2u);
+  EXPECT_EQ(catalog.refused()[0].name, "backend_far");
+  EXPECT_EQ(catalog.refused()[0].message, "ananke.plugin.BackendFar");
+  EXPECT_EQ(catalog.refused()[0].reason, "plugin 'backend_far' was not built: there was no toolkit; install one");
+  EXPECT_EQ(catalog.refused()[1].name, "empty");
+  EXPECT_NE(catalog.find_by_name("test_echo"), nullptr);
+}
+
 TEST(PluginCatalog, SearchesTheVariableThenTheFolderBesideTheRuntime) {
   setenv("ANANKE_PLUGIN_PATH", "/one::/two/three", 1);
   const std::vector<fs::path> folders = plugin_search_path();

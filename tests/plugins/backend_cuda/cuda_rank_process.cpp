@@ -1,0 +1,75 @@
+// One rank as a process with a GPU, for cuda_process_test.cpp:  cuda_rank_process FOLDER RANK SIZE SCENARIO
+//   sum    every collective once, checked
+//   kill   the last rank kills itself between two collectives, the others go on until they get an error
+// Exits with the error's kind and writes the message to FOLDER/error.RANK.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "tests/plugins/backend_cuda/gpu.h"
+#include "tests/plugins/backend_host/folder_rendezvous.h"
+
+namespace ananke::testing {
+namespace {
+
+void check(bool good, const char* what) {
+  if (!good) fail(ErrorKind::numeric, "{} gave wrong numbers", what);
+}
+
+void sum(GpuRank& me, Communicator& world) {
+  const std::int64_t n = 100003;
+  const auto length = static_cast<std::size_t>(n);
+  OnDevice<float> one(*me.device, std::vector<float>(length, static_cast<float>(me.rank + 1)));
+  OnDevice<float> all(*me.device, n * me.size), reduced(*me.device, n), exchanged(*me.device, n * me.size);
+  world.all_gather(me.network(), one.view(), all.view());
+  world.reduce_scatter(me.network(), all.view(), reduced.view());
+  world.all_reduce(me.network(), one.view(), Reduction::sum);
+  world.broadcast(me.network(), reduced.view(), me.size - 1);
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(me.size), n);
+  world.all_to_all(me.network(), all.view(), counts, exchanged.view(), counts);
+  me.network().synchronize();
+  const std::vector<float> gathered = all.read(), received = exchanged.read();
+  for (int p = 0; p < me.size; ++p) {
+    check(gathered[static_cast<std::size_t>(p * n + n / 2)] == static_cast<float>(p + 1), "all_gather");
+    check(received[static_cast<std::size_t>(p * n + n - 1)] == static_cast<float>(me.rank + 1), "all_to_all");
+  }
+  check(one.read()[0] == static_cast<float>(me.size * (me.size + 1) / 2), "all_reduce");
+  check(reduced.read()[7] == static_cast<float>(me.size * me.size), "reduce_scatter and broadcast");
+}
+
+void kill_last(GpuRank& me, Communicator& world) {
+  OnDevice<float> buffer(*me.device, std::vector<float>(300000, 1.F));
+  for (int i = 0;; ++i) {
+    world.all_reduce(me.network(), buffer.view(), Reduction::max);
+    if (i == 3 && me.rank == me.size - 1) raise(SIGKILL);
+    me.network().synchronize();
+  }
+}
+
+void run(const std::string& folder, int rank, int size, const std::string& scenario) {
+  GpuRank me;
+  me.rank = rank;
+  me.size = size;
+  me.deadline = std::chrono::minutes(5);  // what ends the others is that the process is gone
+  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size);
+  me.device = open_gpu(rank);
+  const auto world = me.communicator("world");
+  if (scenario == "kill") return kill_last(me, *world);
+  sum(me, *world);
+}
+
+}  // namespace
+}  // namespace ananke::testing
+
+int main(int argc, char** argv) {
+  if (argc != 5) return 100;
+  const std::string folder = argv[1];
+  try {
+    ananke::testing::run(folder, std::atoi(argv[2]), std::atoi(argv[3]), argv[4]);
+    return 0;
+  } catch (const ananke::Error& error) {
+    std::ofstream(folder + "/error." + argv[2]) << error.what();
+    return static_cast<int>(error.kind());
+  }
+}
