@@ -25,8 +25,12 @@ function(ananke_test)
   if(ANANKE_SANITIZE MATCHES address)
     set(sanitizer_options LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0)
   endif()
+  set(lock)
+  if(T_LABEL STREQUAL gpu)  # such a test takes all GPUs, and the memory of one
+    set(lock RESOURCE_LOCK gpu)
+  endif()
   gtest_discover_tests(${target} TEST_PREFIX "${T_NAME}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
+                       PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT} ${lock}
                        ENVIRONMENT "${sanitizer_options}")
 endfunction()
 

@@ -23,6 +23,8 @@ namespace {
 
 using namespace cuda;
 
+constexpr DType activations = DType::f32;  // of the passes
+
 RankPlace place_of(const RoleContext& context) {
   RankPlace place;
   place.rank = context.rank;
@@ -83,6 +85,7 @@ BackendCuda::~BackendCuda() {
     }
   }
   device_->failure()->look_by(nullptr);
+  device_->count_reads_of(nullptr);
 }
 
 CudaDevice& BackendCuda::open() {
@@ -112,13 +115,15 @@ const OperatorSet& BackendCuda::operators() {
   if (operators_) return operators_->set();
   if (dry_) {
     host_arenas_ = std::make_unique<HostArenas>();
-    operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory);
+    operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory,
+                                                 activations);
     return operators_->set();
   }
   CudaDevice& device = open();
   use_device(device.facts().device);
-  operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory());
-  device.failure()->look_by([&operators = *operators_] { operators.check(); });
+  operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), activations);
+  device.failure()->look_by([&operators = *operators_] { operators.faults().check(); });
+  device.count_reads_of([&operators = *operators_] { return operators.reads(); });
   return operators_->set();
 }
 

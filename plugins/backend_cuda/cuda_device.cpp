@@ -63,6 +63,16 @@ std::string CudaDevice::description() const {
                      format_bytes(facts_.memory_bytes), version_text(runtime), version_text(driver));
 }
 
+std::uint64_t CudaDevice::reads() const {
+  std::lock_guard lock(counting_);
+  return reads_.load(std::memory_order_relaxed) + (others_reads_ ? others_reads_() : 0);
+}
+
+void CudaDevice::count_reads_of(std::function<std::uint64_t()> others) {
+  std::lock_guard lock(counting_);
+  others_reads_ = std::move(others);
+}
+
 void CudaDevice::copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
   CudaStream& mine = CudaStream::of(stream);
   if (bytes == 0) return;

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -38,12 +39,14 @@ class CudaDevice final : public Device {
   void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override;
   void zero(Stream& stream, void* to, std::size_t bytes) override;
   void read(const TensorView& from, void* to) override;
-  std::uint64_t reads() const override { return reads_.load(std::memory_order_relaxed); }
+  std::uint64_t reads() const override;
 
   const DeviceFacts& facts() const noexcept { return facts_; }
   const std::string& uuid() const noexcept { return setup_.uuid; }
   const std::shared_ptr<Failure>& failure() const noexcept { return failure_; }
   BlockMemory::Numbers memory_numbers() const { return source_.numbers(); }
+  // Operators that see device values by themselves: their reads are counted with the device's. Null: none.
+  void count_reads_of(std::function<std::uint64_t()> others);
 
  private:
   const Setup setup_;
@@ -53,6 +56,8 @@ class CudaDevice final : public Device {
   PinnedBlocks pinned_blocks_;
   BlockMemory source_, pinned_source_;
   Arena arena_, pinned_arena_;
+  mutable std::mutex counting_;
+  std::function<std::uint64_t()> others_reads_;
   std::mutex reading_;
   Buffer landing_;  // of small reads
   std::atomic<std::uint64_t> reads_ = 0;

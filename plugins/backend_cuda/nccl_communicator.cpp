@@ -157,23 +157,33 @@ void NcclCommunicator::issue(CudaStream& stream, const char* what, Call call) {
   track(raw, what);
 }
 
+// Recording may block where the stream has more work than the driver's queue holds, so it is not done under the mutex
+// that the watch needs.
 void NcclCommunicator::track(cudaStream_t stream, const char* what) {
-  std::lock_guard lock(flights_mutex_);
-  if (spare_.empty()) reap();
-  ++begun_;
-  if (spare_.empty()) {  // the last one's event stands for both
-    flights_.back().what = what;
-    flights_.back().number = begun_;
-  } else {
-    flights_.push_back({spare_.back(), what, begun_});
-    spare_.pop_back();
+  cudaEvent_t event = nullptr;
+  {
+    std::lock_guard lock(flights_mutex_);
+    if (spare_.empty()) reap();
+    if (spare_.empty()) {  // the last one's event stands for both
+      event = flights_.back().end;
+      flights_.pop_back();
+    } else {
+      event = spare_.back();
+      spare_.pop_back();
+    }
+    flights_.push_back({event, what, ++begun_, false});
   }
-  check(cudaEventRecord(flights_.back().end, stream), "record the end of a collective");
+  const cudaError_t result = cudaEventRecord(event, stream);
+  {
+    std::lock_guard lock(flights_mutex_);
+    flights_.back().recorded = true;
+  }
+  check(result, "record the end of a collective");
 }
 
 // With flights_mutex_. What CUDA says of a broken context is said by whoever waits for the stream.
 void NcclCommunicator::reap() {
-  while (!flights_.empty() && cudaEventQuery(flights_.front().end) != cudaErrorNotReady) {
+  while (!flights_.empty() && flights_.front().recorded && cudaEventQuery(flights_.front().end) != cudaErrorNotReady) {
     spare_.push_back(flights_.front().end);
     flights_.pop_front();
   }

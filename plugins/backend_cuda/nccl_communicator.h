@@ -13,6 +13,7 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -61,6 +62,7 @@ class NcclCommunicator final : public Communicator, private Watched {
     cudaEvent_t end = nullptr;
     const char* what = "";
     std::uint64_t number = 0;  // from 1
+    bool recorded = false;     // `end` is on the stream
   };
 
   void connect();
