@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
 
 namespace ananke::host {
 namespace {
@@ -42,15 +42,7 @@ void update_range(const Factors& f, std::int64_t n, const float* gradient, float
 }  // namespace
 
 void HostAdamW::update(Stream& stream, const Arguments& a) {
-  constexpr const char* op = "adamw";
-  const std::int64_t n = a.weight.elements();
-  expect(op, "weight", a.weight, {n});
-  expect(op, "gradient", a.gradient, {n});
-  expect(op, "exp_avg", a.exp_avg, {n});
-  expect(op, "exp_avg_sq", a.exp_avg_sq, {n});
-  expect(op, "scale", a.scale, {1});
-  expect(op, "finite", a.finite, DType::i32, {1});
-  ANANKE_CHECK(a.step >= 1, "adamw: steps count from 1");
+  const std::int64_t n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     if (*a.finite.as<std::int32_t>() == 0) return;
     const Factors factors = factors_of(a);

@@ -3,10 +3,11 @@
 #include <cstring>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/operators/norm_math.h"
 #include "plugins/backend_host/operators/row_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
@@ -44,16 +45,7 @@ std::size_t HostAddRmsNorm::workspace(const Sizes& s) const {
 
 void HostAddRmsNorm::forward(Stream& stream, const Forward& a) {
   constexpr const char* op = "add_rms_norm forward";
-  expect_rank(op, "x", a.x, 2);
-  const Sizes n{a.x.shape[0], a.x.shape[1]};
-  expect(op, "x", a.x, {n.rows, n.width});
-  expect(op, "weight", a.weight, {n.width});
-  expect(op, "y", a.y, {n.rows, n.width});
-  if (expect_or_empty(op, "delta", a.delta, {n.rows, n.width})) {
-    expect(op, "h", a.h, {n.rows, n.width});
-  } else {
-    expect_or_empty(op, "h", a.h, {n.rows, n.width});
-  }
+  const Sizes n = arguments::check(a);
   expect_region(op, "saved", a.saved, saved(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     float* inverse = Carve(a.saved).take<float>(n.rows);
@@ -71,14 +63,7 @@ void HostAddRmsNorm::forward(Stream& stream, const Forward& a) {
 
 void HostAddRmsNorm::backward(Stream& stream, const Backward& a) {
   constexpr const char* op = "add_rms_norm backward";
-  expect_rank(op, "h", a.h, 2);
-  const Sizes n{a.h.shape[0], a.h.shape[1]};
-  expect(op, "h", a.h, {n.rows, n.width});
-  expect(op, "weight", a.weight, {n.width});
-  expect(op, "dy", a.dy, {n.rows, n.width});
-  expect_or_empty(op, "dh_in", a.dh_in, {n.rows, n.width});
-  expect(op, "dh", a.dh, {n.rows, n.width});
-  expect(op, "dweight", a.dweight, {n.width});
+  const Sizes n = arguments::check(a);
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {

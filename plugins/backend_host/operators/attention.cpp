@@ -4,7 +4,7 @@
 
 #include "plugins/backend_host/operators/attention_parts.h"
 #include "plugins/backend_host/operators/norm_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
 
 namespace ananke::host {
 
@@ -33,31 +33,6 @@ AttentionScratch layout_scratch(Carve& carve, const Attention::Sizes& s, int thr
   scratch.dv = carve.take<float>(queries);
   scratch.norm_parts = carve.take<float>(parts * 2 * s.head_dim);
   return scratch;
-}
-
-Attention::Sizes attention_sizes(const char* op, const Attention::Inputs& in) {
-  expect_rank(op, "q", in.q, 3);
-  expect_rank(op, "k", in.k, 3);
-  expect_rank(op, "cosine", in.cosine, 2);
-  const Attention::Sizes n{in.q.shape[0], in.q.shape[1],     in.k.shape[1],
-                           in.q.shape[2], in.segments.count, in.segments.longest};
-  expect(op, "q", in.q, {n.tokens, n.query_heads, n.head_dim});
-  expect(op, "k", in.k, {n.tokens, n.key_heads, n.head_dim});
-  expect(op, "v", in.v, {n.tokens, n.key_heads, n.head_dim});
-  ANANKE_CHECK(n.key_heads > 0 && n.query_heads % n.key_heads == 0,
-               "{}: q {} has no whole number of heads for each of k {}", op, to_string(in.q.shape),
-               to_string(in.k.shape));
-  ANANKE_CHECK(n.head_dim > 0 && n.head_dim % 2 == 0, "{}: q {}: the head dimension must be even", op,
-               to_string(in.q.shape));
-  expect(op, "q_norm", in.q_norm, {n.head_dim});
-  expect(op, "k_norm", in.k_norm, {n.head_dim});
-  expect(op, "cosine", in.cosine, {in.cosine.shape[0], n.head_dim / 2});
-  expect(op, "sine", in.sine, {in.cosine.shape[0], n.head_dim / 2});
-  expect(op, "positions", in.positions, DType::i32, {n.tokens});
-  expect(op, "segments.offsets", in.segments.offsets, DType::i32, {n.segments + 1});
-  ANANKE_CHECK(n.longest >= 0 && (n.tokens == 0) == (n.segments == 0), "{}: {} segments of at most {} tokens for q {}",
-               op, n.segments, n.longest, to_string(in.q.shape));
-  return n;
 }
 
 std::int64_t make_blocks(const Attention::Inputs& in, const Attention::Sizes& n, const AttentionScratch& scratch) {

@@ -6,7 +6,8 @@
 #include "plugins/backend_host/operators/attention_parts.h"
 #include "plugins/backend_host/operators/gemm.h"
 #include "plugins/backend_host/operators/norm_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
@@ -143,15 +144,7 @@ void run_backward(ThreadPool& pool, const Pass& pass) {
 
 void HostAttention::backward(Stream& stream, const Backward& a) {
   constexpr const char* op = "attention backward";
-  const Sizes n = attention_sizes(op, a.in);
-  const Shape queries{n.tokens, n.query_heads, n.head_dim}, keys{n.tokens, n.key_heads, n.head_dim};
-  expect(op, "o", a.o, queries);
-  expect(op, "d_o", a.d_o, queries);
-  expect(op, "dq", a.dq, queries);
-  expect(op, "dk", a.dk, keys);
-  expect(op, "dv", a.dv, keys);
-  expect(op, "dq_norm", a.dq_norm, {n.head_dim});
-  expect(op, "dk_norm", a.dk_norm, {n.head_dim});
+  const Sizes n = arguments::check(a);
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {

@@ -6,7 +6,8 @@
 #include "plugins/backend_host/operators/attention_parts.h"
 #include "plugins/backend_host/operators/gemm.h"
 #include "plugins/backend_host/operators/row_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
@@ -41,8 +42,7 @@ void forward_block(const Attention::Inputs& in, const Attention::Sizes& n, const
 
 void HostAttention::forward(Stream& stream, const Forward& a) {
   constexpr const char* op = "attention forward";
-  const Sizes n = attention_sizes(op, a.in);
-  expect(op, "o", a.o, {n.tokens, n.query_heads, n.head_dim});
+  const Sizes n = arguments::check(a);
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {

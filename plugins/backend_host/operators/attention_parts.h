@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/thread_pool.h"
 #include "runtime/operators/attention.h"
+#include "runtime/operators/carve.h"
 
 namespace ananke::host {
 
@@ -37,9 +37,6 @@ struct AttentionScratch {
   float* norm_parts;    // [blocks of tokens_per_task, 2, D]: partial sums of dq_norm and dk_norm
 };
 AttentionScratch layout_scratch(Carve& carve, const Attention::Sizes& s, int threads);
-
-// Sizes, from shapes that are checked here. Throws Error(internal).
-Attention::Sizes attention_sizes(const char* op, const Attention::Inputs& in);
 
 // Cuts segments into blocks; checks the offsets, which the call could not see. Returns the number of blocks.
 std::int64_t make_blocks(const Attention::Inputs& in, const Attention::Sizes& n, const AttentionScratch& scratch);

@@ -7,7 +7,7 @@
 
 #include "plugins/backend_host/host_stream.h"
 #include "plugins/backend_host/operators/row_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
 #include "runtime/operators/reference/elementwise.h"
 
 namespace ananke::host {
@@ -19,10 +19,7 @@ constexpr std::int64_t most_partial_sums = 64;  // they live on the stack of the
 }  // namespace
 
 void HostElementwise::add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) {
-  constexpr const char* op = "add";
-  expect(op, "a", a, a.shape);
-  expect(op, "b", b, a.shape);
-  expect(op, "y", y, a.shape);
+  arguments::check_add(a, b, y);
   HostStream::of(stream).enqueue([&pool = pool_, a, b, y] {
     const float* first = a.as<float>();
     const float* second = b.as<float>();
@@ -35,9 +32,7 @@ void HostElementwise::add(Stream& stream, const TensorView& a, const TensorView&
 }
 
 void HostElementwise::square_sum(Stream& stream, const TensorView& x, const TensorView& sum) {
-  constexpr const char* op = "square_sum";
-  expect(op, "x", x, x.shape);
-  expect(op, "sum", sum, DType::f64, {1});
+  arguments::check_square_sum(x, sum);
   HostStream::of(stream).enqueue([&pool = pool_, x, sum] {
     const std::int64_t n = x.elements();
     const std::int64_t block = std::max(elements_per_task, (n + most_partial_sums - 1) / most_partial_sums);
@@ -53,9 +48,7 @@ void HostElementwise::square_sum(Stream& stream, const TensorView& x, const Tens
 }
 
 void HostElementwise::reciprocal(Stream& stream, const TensorView& x, const TensorView& y) {
-  constexpr const char* op = "reciprocal";
-  expect(op, "x", x, DType::f64, {1});
-  expect(op, "y", y, {1});
+  arguments::check_reciprocal(x, y);
   HostStream::of(stream).enqueue([x, y] {
     const double value = *x.as<double>();
     *y.as<float>() = value == 0 ? 0.0f : static_cast<float>(1 / value);
@@ -63,11 +56,7 @@ void HostElementwise::reciprocal(Stream& stream, const TensorView& x, const Tens
 }
 
 void HostElementwise::clip(Stream& stream, const Clip& a) {
-  constexpr const char* op = "clip";
-  expect(op, "square_sum", a.square_sum, DType::f64, {1});
-  expect(op, "loss", a.loss, DType::f64, {1});
-  expect(op, "scale", a.scale, {1});
-  expect(op, "finite", a.finite, DType::i32, {1});
+  arguments::check(a);
   HostStream::of(stream).enqueue([a] {
     const double norm = std::sqrt(*a.square_sum.as<double>());
     *a.finite.as<std::int32_t>() = std::isfinite(norm) && std::isfinite(*a.loss.as<double>()) ? 1 : 0;
@@ -77,9 +66,7 @@ void HostElementwise::clip(Stream& stream, const Clip& a) {
 }
 
 void HostElementwise::hash(Stream& stream, const TensorView& x, const TensorView& hash) {
-  constexpr const char* op = "hash";
-  expect(op, "x", x, x.shape);
-  expect(op, "hash", hash, DType::i64, {2});
+  arguments::check_hash(x, hash);
   HostStream::of(stream).enqueue([&pool = pool_, x, hash] {
     std::atomic<std::uint64_t> sum{0};
     pool.run_blocks(x.elements(), elements_per_task,

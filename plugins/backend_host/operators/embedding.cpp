@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
 
 namespace ananke::host {
 namespace {
@@ -24,13 +24,8 @@ void check_ids(const char* op, const std::int32_t* ids, std::int64_t tokens, std
 
 void HostEmbedding::forward(Stream& stream, const Forward& a) {
   constexpr const char* op = "embedding forward";
-  expect_rank(op, "table", a.table, 2);
-  expect_rank(op, "tokens", a.tokens, 1);
-  const std::int64_t tokens = a.tokens.elements(), vocabulary = a.table.shape[0], hidden = a.table.shape[1];
-  expect(op, "tokens", a.tokens, DType::i32, {tokens});
-  expect(op, "table", a.table, {vocabulary, hidden});
-  expect(op, "y", a.y, {tokens, hidden});
-  HostStream::of(stream).enqueue([&pool = pool_, a, tokens, vocabulary, hidden] {
+  const auto [tokens, vocabulary, hidden] = arguments::check(a);
+  HostStream::of(stream).enqueue([&pool = pool_, a, tokens = tokens, vocabulary = vocabulary, hidden = hidden] {
     const std::int32_t* ids = a.tokens.as<std::int32_t>();
     check_ids(op, ids, tokens, vocabulary);
     if (hidden == 0) return;
@@ -47,13 +42,8 @@ void HostEmbedding::forward(Stream& stream, const Forward& a) {
 
 void HostEmbedding::backward(Stream& stream, const Backward& a) {
   constexpr const char* op = "embedding backward";
-  expect_rank(op, "dtable", a.dtable, 2);
-  expect_rank(op, "tokens", a.tokens, 1);
-  const std::int64_t tokens = a.tokens.elements(), vocabulary = a.dtable.shape[0], hidden = a.dtable.shape[1];
-  expect(op, "tokens", a.tokens, DType::i32, {tokens});
-  expect(op, "dtable", a.dtable, {vocabulary, hidden});
-  expect(op, "dy", a.dy, {tokens, hidden});
-  HostStream::of(stream).enqueue([&pool = pool_, a, tokens, vocabulary, hidden] {
+  const auto [tokens, vocabulary, hidden] = arguments::check(a);
+  HostStream::of(stream).enqueue([&pool = pool_, a, tokens = tokens, vocabulary = vocabulary, hidden = hidden] {
     const std::int32_t* ids = a.tokens.as<std::int32_t>();
     check_ids(op, ids, tokens, vocabulary);
     const float* dy = a.dy.as<float>();

@@ -5,26 +5,13 @@
 
 #include "plugins/backend_host/host_stream.h"
 #include "plugins/backend_host/operators/exchange_parts.h"
+#include "runtime/operators/arguments.h"
 
 namespace ananke::host {
 namespace {
 
-struct PlanSizes {
-  std::int64_t tokens, k, ranks, chunks;
-};
-
-PlanSizes check_plan(const char* op, const Exchange::Plan& a) {
-  expect_rank(op, "indices", a.indices, 2);
-  expect_rank(op, "counts", a.counts, 2);
-  const PlanSizes n{a.indices.shape[0], a.indices.shape[1], a.counts.shape[0], a.counts.shape[1]};
-  expect(op, "indices", a.indices, DType::i32, {n.tokens, n.k});
-  expect(op, "copies", a.copies, DType::i32, {n.tokens, n.ranks});
-  expect(op, "counts", a.counts, DType::i32, {n.ranks, n.chunks});
-  ANANKE_CHECK(n.ranks > 0 && n.chunks > 0 && a.chunk_tokens * n.chunks >= n.tokens,
-               "{}: {} chunks of {} tokens for {} tokens and {} ranks", op, n.chunks, a.chunk_tokens, n.tokens,
-               n.ranks);
-  return n;
-}
+using PlanSizes = arguments::ExchangePlanSizes;
+using TokenSizes = arguments::ExchangeTokenSizes;
 
 // Marks the ranks that token t needs by a 0 in its row of copies.
 void mark_ranks(const PlanSizes& n, std::int64_t t, const std::int32_t* chosen, std::int64_t experts,
@@ -58,19 +45,6 @@ void plan_chunk(const PlanSizes& n, const Exchange::Plan& a, std::int64_t begin,
   }
 }
 
-struct TokenSizes {
-  std::int64_t tokens, hidden, ranks;
-};
-
-TokenSizes check_tokens(const char* op, const char* name, const TensorView& by_token, const TensorView& copies) {
-  expect_rank(op, name, by_token, 2);
-  expect_rank(op, "copies", copies, 2);
-  const TokenSizes n{by_token.shape[0], by_token.shape[1], copies.shape[1]};
-  expect(op, name, by_token, {n.tokens, n.hidden});
-  expect(op, "copies", copies, DType::i32, {n.tokens, n.ranks});
-  return n;
-}
-
 void check_place(const char* op, std::int64_t at, std::int64_t rows) {
   ANANKE_CHECK(at < rows, "{}: copy {} in a wire of {} rows", op, at, rows);
 }
@@ -78,7 +52,7 @@ void check_place(const char* op, std::int64_t at, std::int64_t rows) {
 }  // namespace
 
 void HostExchange::plan(Stream& stream, const Plan& a) {
-  const PlanSizes n = check_plan("exchange plan", a);
+  const PlanSizes n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     pool.run(n.chunks, [&](std::int64_t chunk, int) {
       const std::int64_t begin = std::min(chunk * a.chunk_tokens, n.tokens);
@@ -89,14 +63,9 @@ void HostExchange::plan(Stream& stream, const Plan& a) {
 
 void HostExchange::pack(Stream& stream, const Pack& a) {
   constexpr const char* op = "exchange pack";
-  const TokenSizes n = check_tokens(op, "x", a.x, a.copies);
+  const TokenSizes n = arguments::check(a);
   const WireRow row = a.row;
-  expect_wire(op, a.wire, row, n.hidden, {WireRow::Extras::none, WireRow::Extras::routing});
   const bool routed = row.extras == WireRow::Extras::routing;
-  if (routed) {
-    expect(op, "indices", a.indices, DType::i32, {n.tokens, row.k});
-    expect(op, "weights", a.weights, {n.tokens, row.k});
-  }
   HostStream::of(stream).enqueue([&pool = pool_, n, a, row, routed] {
     const Wire wire(a.wire, row);
     const std::int32_t* copies = a.copies.as<std::int32_t>();
@@ -119,14 +88,9 @@ void HostExchange::pack(Stream& stream, const Pack& a) {
 
 void HostExchange::collect(Stream& stream, const Collect& a) {
   constexpr const char* op = "exchange collect";
-  const TokenSizes n = check_tokens(op, "y", a.y, a.copies);
+  const TokenSizes n = arguments::check(a);
   const WireRow row = a.row;
-  expect_wire(op, a.wire, row, n.hidden, {WireRow::Extras::none, WireRow::Extras::dweights});
   const bool with_weights = row.extras == WireRow::Extras::dweights;
-  if (with_weights) {
-    expect(op, "indices", a.indices, DType::i32, {n.tokens, row.k});
-    expect(op, "dweights", a.dweights, {n.tokens, row.k});
-  }
   HostStream::of(stream).enqueue([&pool = pool_, n, a, row, with_weights] {
     const Wire wire(a.wire, row);
     pool.run_blocks(n.tokens, rows_per_task(n.hidden * n.ranks), [&](std::int64_t begin, std::int64_t end) {

@@ -1,39 +1,19 @@
 // Exchange at the ranks that hold the experts: copies into rows by expert, and per-copy sums back.
-#include <limits>
 #include <vector>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/operators/exchange.h"
 #include "plugins/backend_host/operators/exchange_parts.h"
 #include "plugins/backend_host/operators/row_math.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
 
-struct ExpandSizes {
-  std::int64_t copies, rows, hidden, k, local;  // capacities
-};
-
-ExpandSizes check_expand(const char* op, const Exchange::Expand& a) {
-  expect_rank(op, "rows", a.rows, 2);
-  expect_rank(op, "offsets", a.offsets, 1);
-  expect_rank(op, "arrived", a.arrived, 2);
-  expect_rank(op, "rows of copies", a.copies.rows, 2);
-  ANANKE_CHECK(a.offsets.elements() >= 1, "{}: offsets is empty", op);
-  const ExpandSizes n{a.copies.rows.shape[0], a.rows.shape[0], a.rows.shape[1], a.copies.rows.shape[1],
-                      a.offsets.elements() - 1};
-  expect(op, "rows", a.rows, {n.rows, n.hidden});
-  expect(op, "offsets", a.offsets, DType::i32, {n.local + 1});
-  expect(op, "arrived", a.arrived, DType::i32, {a.arrived.shape[0], a.arrived.shape[1]});
-  ANANKE_CHECK(a.chunk >= 0 && a.chunk < a.arrived.shape[1], "{}: chunk {} of {}", op, a.chunk, a.arrived.shape[1]);
-  ANANKE_CHECK(n.rows <= std::numeric_limits<std::int32_t>::max(), "{}: {} rows do not fit i32", op, n.rows);
-  expect_copies(op, a.copies, n.copies);
-  expect_wire(op, a.wire, a.row, n.hidden, {WireRow::Extras::routing});
-  ANANKE_CHECK(a.row.k == n.k, "{}: wire rows of {} choices for copies of {}", op, a.row.k, n.k);
-  ANANKE_CHECK(a.wire.shape[0] >= n.copies, "{}: wire of {} rows for {} copies", op, a.wire.shape[0], n.copies);
-  return n;
-}
+using CopySizes = arguments::ExchangeCopySizes;
+using ExpandSizes = arguments::ExchangeExpandSizes;
 
 std::int64_t add_arrived(const Exchange::Expand& a, const ExpandSizes& n) {
   const std::int32_t* arrived = a.arrived.as<std::int32_t>();
@@ -84,25 +64,6 @@ void sort_copies(const Exchange::Expand& a, const ExpandSizes& n, const Wire& wi
   }
 }
 
-struct CopySizes {
-  std::int64_t hidden, k, rows;
-};
-
-// `by_row` is [row capacity, H]; `wire` has a row per copy.
-CopySizes check_copies(const char* op, const char* name, const TensorView& by_row, const Exchange::Copies& copies,
-                       const TensorView& wire, const WireRow& row, WireRow::Extras extras) {
-  expect_rank(op, name, by_row, 2);
-  expect_rank(op, "rows of copies", copies.rows, 2);
-  const CopySizes n{by_row.shape[1], copies.rows.shape[1], by_row.shape[0]};
-  expect(op, name, by_row, {n.rows, n.hidden});
-  expect_copies(op, copies, copies.rows.shape[0]);
-  expect_wire(op, wire, row, n.hidden, {extras});
-  ANANKE_CHECK(row.k == n.k, "{}: wire rows of {} choices for copies of {}", op, row.k, n.k);
-  ANANKE_CHECK(wire.shape[0] >= copies.rows.shape[0], "{}: wire of {} rows for {} copies", op, wire.shape[0],
-               copies.rows.shape[0]);
-  return n;
-}
-
 // Runs body(copy, f32 [H] of scratch) for every copy there is.
 template <class Body>
 void for_copies(const char* op, ThreadPool& pool, const CopySizes& n, const Exchange::Copies& copies,
@@ -131,7 +92,7 @@ std::size_t HostExchange::workspace(std::int64_t local_experts) const {
 
 void HostExchange::expand(Stream& stream, const Expand& a) {
   constexpr const char* op = "exchange expand";
-  const ExpandSizes n = check_expand(op, a);
+  const ExpandSizes n = arguments::check(a);
   expect_region(op, "workspace", a.workspace, workspace(n.local));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const Wire wire(a.wire, a.row);
@@ -151,7 +112,7 @@ void HostExchange::expand(Stream& stream, const Expand& a) {
 
 void HostExchange::combine(Stream& stream, const Combine& a) {
   constexpr const char* op = "exchange combine";
-  const CopySizes n = check_copies(op, "outputs", a.outputs, a.copies, a.wire, a.row, WireRow::Extras::none);
+  const CopySizes n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const Wire wire(a.wire, a.row);
     for_copies(op, pool, n, a.copies, [&](std::int64_t i, float* sum) {
@@ -164,9 +125,7 @@ void HostExchange::combine(Stream& stream, const Combine& a) {
 
 void HostExchange::combine_backward(Stream& stream, const CombineBackward& a) {
   constexpr const char* op = "exchange combine_backward";
-  const CopySizes n = check_copies(op, "outputs", a.outputs, a.copies, a.wire, a.row, WireRow::Extras::none);
-  expect(op, "d_outputs", a.d_outputs, {n.rows, n.hidden});
-  expect(op, "dweights", a.dweights, {a.copies.rows.shape[0], n.k});
+  const CopySizes n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const Wire wire(a.wire, a.row);
     for_copies(op, pool, n, a.copies, [&](std::int64_t i, float* buffer) {
@@ -188,8 +147,7 @@ void HostExchange::combine_backward(Stream& stream, const CombineBackward& a) {
 
 void HostExchange::expand_backward(Stream& stream, const ExpandBackward& a) {
   constexpr const char* op = "exchange expand_backward";
-  const CopySizes n = check_copies(op, "d_rows", a.d_rows, a.copies, a.wire, a.row, WireRow::Extras::dweights);
-  expect(op, "dweights", a.dweights, {a.copies.rows.shape[0], n.k});
+  const CopySizes n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const Wire wire(a.wire, a.row);
     for_copies(op, pool, n, a.copies, [&](std::int64_t i, float* sum) {

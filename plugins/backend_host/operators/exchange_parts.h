@@ -1,12 +1,10 @@
-// What the host's exchange operators share: wire rows and the checks of their arguments.
+// What the host's exchange operators share: wire rows.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
 
 #include "plugins/backend_host/operators/bf16.h"
-#include "plugins/backend_host/operators/validate.h"
 #include "runtime/base/error.h"
 #include "runtime/operators/exchange.h"
 
@@ -59,29 +57,6 @@ class Wire {
 inline void add_scaled(const float* from, float weight, std::int64_t n, float* to) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) to[i] += weight * from[i];
-}
-
-// The wire has rows of `row`, which is one of width `hidden` and of what `op` moves.
-inline void expect_wire(const char* op, const TensorView& wire, const WireRow& row, std::int64_t hidden,
-                        std::initializer_list<WireRow::Extras> may_carry) {
-  ANANKE_CHECK(row.values == DType::f32 || row.values == DType::bf16,
-               "{}: wire rows hold {}, but f32 or bf16 is needed", op, name_of(row.values));
-  ANANKE_CHECK(row.hidden == hidden && row.k >= 0, "{}: wire rows of {} values for tensors of {}", op, row.hidden,
-               hidden);
-  ANANKE_CHECK(std::find(may_carry.begin(), may_carry.end(), row.extras) != may_carry.end(),
-               "{}: wire rows carry what it does not move", op);
-  expect_rank(op, "wire", wire, 2);
-  expect(op, "wire", wire, DType::u8, {wire.shape[0], row.bytes()});
-  ANANKE_CHECK(reinterpret_cast<std::uintptr_t>(wire.data) % 16 == 0, "{}: wire is not aligned to 16 bytes", op);
-}
-
-inline void expect_copies(const char* op, const Exchange::Copies& copies, std::int64_t capacity) {
-  expect(op, "count of copies", copies.count, DType::i32, {1});
-  expect_rank(op, "rows of copies", copies.rows, 2);
-  const Shape shape{capacity, copies.rows.shape[1]};
-  expect(op, "rows of copies", copies.rows, DType::i32, shape);
-  expect(op, "slots of copies", copies.slots, DType::i32, shape);
-  expect(op, "weights of copies", copies.weights, shape);
 }
 
 // How many copies there are, looked at on the stream.

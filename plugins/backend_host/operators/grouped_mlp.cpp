@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/operators/gemm.h"
 #include "plugins/backend_host/operators/row_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
@@ -46,33 +47,6 @@ const float* matrix(const MatrixStack& stack, std::int64_t group) {
 }
 float* matrix_out(const MatrixStack& stack, std::int64_t group) {
   return stack.first.as<float>() + group * stack.stride;
-}
-
-void check_weights(const char* op, const char* names[3], const GroupedMlp::Weights& w, const GroupedMlp::Sizes& n) {
-  const auto check = [&](const char* name, const MatrixStack& stack, Shape shape) {
-    if (n.groups == 0) return;
-    expect(op, name, stack.first, shape);
-    ANANKE_CHECK(n.groups == 1 || stack.stride >= shape.elements(), "{}: {} {} every {} elements", op, name,
-                 to_string(shape), stack.stride);
-  };
-  check(names[0], w.gate, {n.width, n.hidden});
-  check(names[1], w.up, {n.width, n.hidden});
-  check(names[2], w.down, {n.hidden, n.width});
-}
-
-GroupedMlp::Sizes sizes_of(const char* op, const TensorView& x, const TensorView& offsets,
-                           const GroupedMlp::Weights& w) {
-  expect_rank(op, "x", x, 2);
-  expect_rank(op, "offsets", offsets, 1);
-  ANANKE_CHECK(offsets.elements() >= 1, "{}: offsets is empty", op);
-  const std::int64_t groups = offsets.elements() - 1;
-  if (groups > 0) expect_rank(op, "gate", w.gate.first, 2);
-  const GroupedMlp::Sizes n{x.shape[0], x.shape[1], groups > 0 ? w.gate.first.shape[0] : 0, groups};
-  expect(op, "x", x, {n.rows, n.hidden});
-  expect(op, "offsets", offsets, DType::i32, {n.groups + 1});
-  const char* names[] = {"gate", "up", "down"};
-  check_weights(op, names, w, n);
-  return n;
 }
 
 void check_offsets(const GroupedMlp::Sizes& n, const std::int32_t* offsets) {
@@ -134,8 +108,7 @@ std::size_t HostGroupedMlp::workspace(const Sizes& s) const {
 
 void HostGroupedMlp::forward(Stream& stream, const Forward& a) {
   constexpr const char* op = "grouped_mlp forward";
-  const Sizes n = sizes_of(op, a.x, a.offsets, a.weights);
-  expect(op, "y", a.y, {n.rows, n.hidden});
+  const Sizes n = arguments::check(a);
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
@@ -204,11 +177,7 @@ void backward_weights(ThreadPool& pool, const GroupedMlp::Sizes& n, const Groupe
 
 void HostGroupedMlp::backward(Stream& stream, const Backward& a) {
   constexpr const char* op = "grouped_mlp backward";
-  const Sizes n = sizes_of(op, a.x, a.offsets, a.weights);
-  const char* names[] = {"gradient of gate", "gradient of up", "gradient of down"};
-  check_weights(op, names, a.gradient, n);
-  expect(op, "dy", a.dy, {n.rows, n.hidden});
-  expect(op, "dx", a.dx, {n.rows, n.hidden});
+  const Sizes n = arguments::check(a);
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {

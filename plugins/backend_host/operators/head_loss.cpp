@@ -5,10 +5,11 @@
 #include <cstring>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/operators/gemm.h"
 #include "plugins/backend_host/operators/row_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
@@ -32,19 +33,6 @@ Scratch layout(Carve& carve, const HeadLoss::Sizes& n) {
   scratch.logits = carve.take<float>(chunk_of(n) * n.vocabulary);
   scratch.losses = carve.take<double>(chunk_of(n));
   return scratch;
-}
-
-HeadLoss::Sizes sizes_of(const char* op, const TensorView& x, const TensorView& weight, const TensorView& targets,
-                         const TensorView& loss, const TensorView& logits) {
-  expect_rank(op, "x", x, 2);
-  expect_rank(op, "weight", weight, 2);
-  const HeadLoss::Sizes n{x.shape[0], x.shape[1], weight.shape[0]};
-  expect(op, "x", x, {n.tokens, n.hidden});
-  expect(op, "weight", weight, {n.vocabulary, n.hidden});
-  expect(op, "targets", targets, DType::i32, {n.tokens});
-  expect(op, "loss", loss, DType::f64, {1});
-  expect_or_empty(op, "logits", logits, {n.tokens, n.vocabulary});
-  return n;
 }
 
 // The loss of one token; with `scale`, the logits become the gradient of scale * loss (0 without a target).
@@ -95,7 +83,7 @@ std::size_t HostHeadLoss::workspace(const Sizes& s) const {
 
 void HostHeadLoss::forward(Stream& stream, const Forward& a) {
   constexpr const char* op = "head_loss forward";
-  const Sizes n = sizes_of(op, a.x, a.weight, a.targets, a.loss, a.logits);
+  const Sizes n = arguments::check(a);
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     Carve carve(a.workspace);
@@ -113,10 +101,7 @@ void HostHeadLoss::forward(Stream& stream, const Forward& a) {
 
 void HostHeadLoss::forward_backward(Stream& stream, const ForwardBackward& a) {
   constexpr const char* op = "head_loss forward_backward";
-  const Sizes n = sizes_of(op, a.x, a.weight, a.targets, a.loss, a.logits);
-  expect(op, "scale", a.scale, {1});
-  expect(op, "dx", a.dx, {n.tokens, n.hidden});
-  expect(op, "dweight", a.dweight, {n.vocabulary, n.hidden});
+  const Sizes n = arguments::check(a);
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     Carve carve(a.workspace);

@@ -1,7 +1,7 @@
 #include "plugins/backend_host/operators/momentum.h"
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
 
 namespace ananke::host {
 namespace {
@@ -27,13 +27,7 @@ void accumulate_range(std::int64_t n, const float* gradient, float scale, float 
 }  // namespace
 
 void HostMomentum::accumulate(Stream& stream, const Accumulate& a) {
-  constexpr const char* op = "momentum accumulate";
-  const std::int64_t n = a.gradient.elements();
-  expect(op, "gradient", a.gradient, {n});
-  expect(op, "momentum", a.momentum, {n});
-  expect(op, "out", a.out, {n});
-  expect(op, "scale", a.scale, {1});
-  expect(op, "finite", a.finite, DType::i32, {1});
+  const std::int64_t n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     if (*a.finite.as<std::int32_t>() == 0) return;
     const float scale = *a.scale.as<float>();
@@ -46,11 +40,7 @@ void HostMomentum::accumulate(Stream& stream, const Accumulate& a) {
 }
 
 void HostMomentum::apply(Stream& stream, const Apply& a) {
-  constexpr const char* op = "momentum apply";
-  const std::int64_t n = a.weight.elements();
-  expect(op, "weight", a.weight, {n});
-  expect(op, "direction", a.direction, {n});
-  expect(op, "finite", a.finite, DType::i32, {1});
+  const std::int64_t n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     if (*a.finite.as<std::int32_t>() == 0) return;
     const auto keep = static_cast<float>(a.keep), rate = static_cast<float>(a.rate);

@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/operators/gemm.h"
 #include "plugins/backend_host/operators/row_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
@@ -192,13 +193,8 @@ std::size_t HostNewtonSchulz::workspace(const Sizes& s) const {
 }
 
 void HostNewtonSchulz::run(Stream& stream, const Arguments& a) {
-  constexpr const char* op = "newton_schulz";
-  expect_rank(op, "matrices", a.matrices, 3);
-  const Sizes n{a.matrices.shape[0], a.matrices.shape[1], a.matrices.shape[2]};
-  expect(op, "matrices", a.matrices, {n.count, n.rows, n.columns});
-  expect(op, "finite", a.finite, DType::i32, {1});
-  expect_region(op, "workspace", a.workspace, workspace(n));
-  ANANKE_CHECK(a.steps >= 0 && a.eps > 0, "newton_schulz: {} steps, eps {}", a.steps, a.eps);
+  const Sizes n = arguments::check(a);
+  expect_region("newton_schulz", "workspace", a.workspace, workspace(n));
   if (a.matrices.elements() == 0) return;
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     if (*a.finite.as<std::int32_t>() == 0) return;

@@ -2,45 +2,22 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/operators/row_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
 
 constexpr std::int64_t elements_per_task = 1 << 14;
 
-struct Sizes {
-  std::int64_t tokens, hidden, k;
-  std::int64_t slots() const { return tokens * k; }
-  std::int64_t tokens_per_task() const {
-    return std::max<std::int64_t>(1, elements_per_task / std::max<std::int64_t>(1, hidden * k));
-  }
-};
+using Sizes = arguments::PermuteSizes;
 
-// `by_token` is [T, H] and `by_row` [T * k, H], whichever direction data goes.
-Sizes sizes_of(const char* op, const char* token_name, const TensorView& by_token, const char* row_name,
-               const TensorView& by_row, const TensorView& row_of_slot) {
-  expect_rank(op, token_name, by_token, 2);
-  expect_rank(op, row_name, by_row, 2);
-  const std::int64_t tokens = by_token.shape[0], slots = by_row.shape[0];
-  ANANKE_CHECK(tokens == 0 ? slots == 0 : slots % tokens == 0, "{}: {} {} for {} {}", op, row_name,
-               to_string(by_row.shape), token_name, to_string(by_token.shape));
-  ANANKE_CHECK(slots <= std::numeric_limits<std::int32_t>::max(), "{}: {} rows do not fit row_of_slot", op, slots);
-  const Sizes n{tokens, by_token.shape[1], tokens == 0 ? 0 : slots / tokens};
-  expect(op, token_name, by_token, {n.tokens, n.hidden});
-  expect(op, row_name, by_row, {slots, n.hidden});
-  expect(op, "row_of_slot", row_of_slot, DType::i32, {slots});
-  return n;
-}
-
-void check_weights(const char* op, const char* name, const TensorView& weights, const Sizes& n) {
-  expect_rank(op, name, weights, 2);
-  expect(op, name, weights, {n.tokens, n.tokens == 0 ? weights.shape[1] : n.k});
+std::int64_t tokens_per_task(const Sizes& n) {
+  return std::max<std::int64_t>(1, elements_per_task / std::max<std::int64_t>(1, n.hidden * n.k));
 }
 
 // A counting sort: stable, so rows of one expert keep the order of their slots.
@@ -66,13 +43,8 @@ std::size_t HostPermute::workspace(std::int64_t, std::int64_t experts) const {
 }
 
 void HostPermute::forward(Stream& stream, const Forward& a, Region workspace_) {
-  constexpr const char* op = "permute forward";
-  const Sizes n = sizes_of(op, "x", a.x, "rows", a.rows, a.row_of_slot);
-  expect_rank(op, "indices", a.indices, 2);
-  expect(op, "indices", a.indices, DType::i32, {n.tokens, n.tokens == 0 ? a.indices.shape[1] : n.k});
-  ANANKE_CHECK(a.experts >= 0, "{}: {} experts", op, a.experts);
-  expect(op, "offsets", a.offsets, DType::i32, {a.experts + 1});
-  expect_region(op, "workspace", workspace_, workspace(n.slots(), a.experts));
+  const Sizes n = arguments::check(a);
+  expect_region("permute forward", "workspace", workspace_, workspace(n.slots(), a.experts));
   HostStream::of(stream).enqueue([&pool = pool_, n, a, workspace_] {
     std::int32_t* row_of_slot = a.row_of_slot.as<std::int32_t>();
     sort_slots(n.slots(), a.experts, a.indices.as<std::int32_t>(), a.offsets.as<std::int32_t>(), row_of_slot,
@@ -80,7 +52,7 @@ void HostPermute::forward(Stream& stream, const Forward& a, Region workspace_) {
     const float* x = a.x.as<float>();
     float* rows = a.rows.as<float>();
     if (n.hidden == 0) return;
-    pool.run_blocks(n.tokens, n.tokens_per_task(), [&](std::int64_t begin, std::int64_t end) {
+    pool.run_blocks(n.tokens, tokens_per_task(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin * n.k; slot < end * n.k; ++slot) {
         std::memcpy(rows + row_of_slot[slot] * n.hidden, x + slot / n.k * n.hidden,
                     static_cast<std::size_t>(n.hidden) * sizeof(float));
@@ -90,11 +62,11 @@ void HostPermute::forward(Stream& stream, const Forward& a, Region workspace_) {
 }
 
 void HostPermute::backward(Stream& stream, const Backward& a) {
-  const Sizes n = sizes_of("permute backward", "dx", a.dx, "drows", a.drows, a.row_of_slot);
+  const Sizes n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const std::int32_t* row_of_slot = a.row_of_slot.as<std::int32_t>();
     const float* drows = a.drows.as<float>();
-    pool.run_blocks(n.tokens, n.tokens_per_task(), [&](std::int64_t begin, std::int64_t end) {
+    pool.run_blocks(n.tokens, tokens_per_task(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         float* dx = a.dx.as<float>() + t * n.hidden;
         std::fill_n(dx, n.hidden, 0.0f);
@@ -109,14 +81,12 @@ void HostPermute::backward(Stream& stream, const Backward& a) {
 }
 
 void HostPermute::combine_forward(Stream& stream, const CombineForward& a) {
-  constexpr const char* op = "combine forward";
-  const Sizes n = sizes_of(op, "y", a.y, "rows", a.rows, a.row_of_slot);
-  check_weights(op, "weights", a.weights, n);
+  const Sizes n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const std::int32_t* row_of_slot = a.row_of_slot.as<std::int32_t>();
     const float* rows = a.rows.as<float>();
     const float* weights = a.weights.as<float>();
-    pool.run_blocks(n.tokens, n.tokens_per_task(), [&](std::int64_t begin, std::int64_t end) {
+    pool.run_blocks(n.tokens, tokens_per_task(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         float* y = a.y.as<float>() + t * n.hidden;
         std::fill_n(y, n.hidden, 0.0f);
@@ -132,16 +102,12 @@ void HostPermute::combine_forward(Stream& stream, const CombineForward& a) {
 }
 
 void HostPermute::combine_backward(Stream& stream, const CombineBackward& a) {
-  constexpr const char* op = "combine backward";
-  const Sizes n = sizes_of(op, "dy", a.dy, "rows", a.rows, a.row_of_slot);
-  check_weights(op, "weights", a.weights, n);
-  check_weights(op, "dweights", a.dweights, n);
-  expect(op, "drows", a.drows, {n.slots(), n.hidden});
+  const Sizes n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const std::int32_t* row_of_slot = a.row_of_slot.as<std::int32_t>();
     const float* weights = a.weights.as<float>();
     float* dweights = a.dweights.as<float>();
-    pool.run_blocks(n.tokens, n.tokens_per_task(), [&](std::int64_t begin, std::int64_t end) {
+    pool.run_blocks(n.tokens, tokens_per_task(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin * n.k; slot < end * n.k; ++slot) {
         const float* dy = a.dy.as<float>() + slot / n.k * n.hidden;
         const float* row = a.rows.as<float>() + row_of_slot[slot] * n.hidden;

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/carve.h"
 #include "plugins/backend_host/operators/gemm.h"
 #include "plugins/backend_host/operators/router_choice.h"
 #include "plugins/backend_host/operators/row_math.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
 
 namespace ananke::host {
 namespace {
@@ -16,19 +17,6 @@ constexpr std::int64_t tokens_per_task = 256;
 constexpr float epsilon = 1e-20f;  // changes no bit of a sum that is not tiny
 
 std::int64_t tasks_of(const Router::Sizes& n) { return (n.tokens + tokens_per_task - 1) / tokens_per_task; }
-
-Router::Sizes sizes_of(const char* op, const TensorView& x, const TensorView& gate, const TensorView& indices,
-                       const RouterRule& rule) {
-  expect_rank(op, "x", x, 2);
-  expect_rank(op, "gate", gate, 2);
-  expect_rank(op, "indices", indices, 2);
-  const Router::Sizes n{x.shape[0], x.shape[1], gate.shape[0], indices.shape[1]};
-  expect(op, "x", x, {n.tokens, n.hidden});
-  expect(op, "gate", gate, {n.experts, n.hidden});
-  expect(op, "indices", indices, DType::i32, {n.tokens, n.k});
-  check_rule(op, n, rule);
-  return n;
-}
 
 struct Saved {
   float* rows;      // [T, E]
@@ -249,11 +237,7 @@ std::size_t HostRouter::workspace(const Sizes& s) const {
 
 void HostRouter::forward(Stream& stream, const Forward& a) {
   constexpr const char* op = "router forward";
-  const Sizes n = sizes_of(op, a.x, a.gate, a.indices, a.rule);
-  expect_or_empty(op, "bias", a.bias, {n.experts});
-  expect(op, "weights", a.weights, {n.tokens, n.k});
-  expect(op, "counts", a.counts, DType::i32, {n.experts});
-  if (a.statistics) expect(op, "statistics", a.statistics, DType::f64, {statistics_size(n.experts)});
+  const Sizes n = arguments::check(a);
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
@@ -274,12 +258,7 @@ void HostRouter::forward(Stream& stream, const Forward& a) {
 
 void HostRouter::backward(Stream& stream, const Backward& a) {
   constexpr const char* op = "router backward";
-  const Sizes n = sizes_of(op, a.x, a.gate, a.indices, a.rule);
-  expect(op, "weights", a.weights, {n.tokens, n.k});
-  expect(op, "dweights", a.dweights, {n.tokens, n.k});
-  expect_or_empty(op, "factors", a.factors, {n.experts + 1});
-  expect(op, "dx", a.dx, {n.tokens, n.hidden});
-  expect(op, "dgate", a.dgate, {n.experts, n.hidden});
+  const Sizes n = arguments::check(a);
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {

@@ -4,33 +4,13 @@
 #include <numeric>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
 #include "runtime/operators/router.h"
 
 namespace ananke::host {
 namespace {
 
-struct Sizes {
-  std::int64_t layers, experts, row;
-};
-
-// Of statistics [L, 2E + 2].
-Sizes sizes_of(const char* op, const TensorView& statistics) {
-  expect_rank(op, "statistics", statistics, 2);
-  const std::int64_t row = statistics.shape[1], experts = (row - 2) / 2;
-  ANANKE_CHECK(experts >= 1 && row == Router::statistics_size(experts), "{}: statistics are {}", op,
-               to_string(statistics.shape));
-  expect(op, "statistics", statistics, DType::f64, {statistics.shape[0], row});
-  return {statistics.shape[0], experts, row};
-}
-
-// Of load [L, E + 1].
-Sizes sizes_of_load(const char* op, const TensorView& load) {
-  expect_rank(op, "load", load, 2);
-  expect(op, "load", load, DType::f64, load.shape);
-  ANANKE_CHECK(load.shape[1] >= 2, "{}: load is {}", op, to_string(load.shape));
-  return {load.shape[0], load.shape[1] - 1, load.shape[1]};
-}
+using Sizes = arguments::BalanceSizes;
 
 void update_layer(std::int64_t experts, const double* counts, double rate, float* bias) {
   const double sum = std::accumulate(counts, counts + experts, 0.0), number = static_cast<double>(experts);
@@ -70,9 +50,7 @@ void write_factors(const Sizes& n, const RouterBalance::Factors& a) {
 }  // namespace
 
 void HostRouterBalance::collect(Stream& stream, const Collect& a) {
-  constexpr const char* op = "router balance collect";
-  const Sizes n = sizes_of(op, a.statistics);
-  expect(op, "total", a.total, DType::f64, {n.experts + 2});
+  const Sizes n = arguments::check(a);
   HostStream::of(stream).enqueue([n, a] {
     const auto* statistics = a.statistics.as<double>();
     auto* total = a.total.as<double>();
@@ -86,23 +64,13 @@ void HostRouterBalance::collect(Stream& stream, const Collect& a) {
 }
 
 void HostRouterBalance::factors(Stream& stream, const Factors& a) {
-  constexpr const char* op = "router balance factors";
-  const Sizes n = sizes_of(op, a.statistics);
-  expect(op, "total", a.total, DType::f64, {n.experts + 2});
-  expect(op, "scale", a.scale, {1});
-  expect(op, "factors", a.factors, {n.experts + 1});
-  expect(op, "losses", a.losses, DType::f64, {2});
+  const Sizes n = arguments::check(a);
   HostStream::of(stream).enqueue([n, a] { write_factors(n, a); });
 }
 
 void HostRouterBalance::load(Stream& stream, const Load& a) {
-  constexpr const char* op = "router balance load";
-  expect_rank(op, "statistics", a.statistics, 3);
+  const Sizes n = arguments::check(a);
   const std::int64_t microbatches = a.statistics.shape[0];
-  const Shape flat{microbatches * a.statistics.shape[1], a.statistics.shape[2]};
-  Sizes n = sizes_of(op, a.statistics.reshaped(flat));
-  n.layers = a.statistics.shape[1];
-  expect(op, "load", a.load, DType::f64, {n.layers, n.experts + 1});
   HostStream::of(stream).enqueue([n, microbatches, a] {
     auto* load = a.load.as<double>();
     std::fill_n(load, n.layers * (n.experts + 1), 0.0);
@@ -116,11 +84,7 @@ void HostRouterBalance::load(Stream& stream, const Load& a) {
 }
 
 void HostRouterBalance::update_bias(Stream& stream, const UpdateBias& a) {
-  constexpr const char* op = "router balance update_bias";
-  const Sizes n = sizes_of_load(op, a.load);
-  expect(op, "rate", a.rate, {n.layers});
-  expect(op, "finite", a.finite, DType::i32, {1});
-  expect(op, "bias", a.bias, {n.layers, n.experts});
+  const Sizes n = arguments::check(a);
   HostStream::of(stream).enqueue([n, a] {
     if (*a.finite.as<std::int32_t>() == 0) return;
     for (std::int64_t l = 0; l < n.layers; ++l) {
@@ -131,11 +95,8 @@ void HostRouterBalance::update_bias(Stream& stream, const UpdateBias& a) {
 }
 
 void HostRouterBalance::summarise(Stream& stream, const Summarise& a) {
-  constexpr const char* op = "router balance summarise";
-  const Sizes n = sizes_of_load(op, a.load);
-  const bool biased = expect_or_empty(op, "bias", a.bias, {n.layers, n.experts});
-  expect(op, "summary", a.summary, DType::f64, {n.layers, summary_size});
-  HostStream::of(stream).enqueue([n, biased, a] {
+  const Sizes n = arguments::check(a);
+  HostStream::of(stream).enqueue([n, a] {
     for (std::int64_t l = 0; l < n.layers; ++l) {
       const double* load = a.load.as<double>() + l * n.row;
       double* out = a.summary.as<double>() + l * summary_size;
@@ -145,7 +106,7 @@ void HostRouterBalance::summarise(Stream& stream, const Summarise& a) {
       out[2] = std::accumulate(load, load + n.experts, 0.0);
       out[3] = load[n.experts];
       out[4] = out[5] = 0;
-      if (!biased) continue;
+      if (!a.bias) continue;
       const float* bias = a.bias.as<float>() + l * n.experts;
       const auto [lowest, highest] = std::minmax_element(bias, bias + n.experts);
       out[4] = static_cast<double>(*lowest);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/error.h"
-
 namespace ananke::host {
 namespace {
 
@@ -52,25 +50,6 @@ void choose_experts(const Router::Sizes& n, const RouterRule& rule, const float*
       }
       break;
     }
-  }
-}
-
-void check_rule(const char* op, const Router::Sizes& n, const RouterRule& rule) {
-  ANANKE_CHECK(n.k >= 1 && n.k <= n.experts, "{}: k = {} of {} experts", op, n.k, n.experts);
-  ANANKE_CHECK(rule.groups >= 1 && n.experts % rule.groups == 0, "{}: {} experts in {} groups", op, n.experts,
-               rule.groups);
-  const std::int64_t size = n.experts / rule.groups;
-  switch (rule.grouping) {
-    case RouterRule::Grouping::none: break;
-    case RouterRule::Grouping::groups_limited_top_k:
-      ANANKE_CHECK(
-          rule.kept_groups >= 1 && rule.kept_groups <= rule.groups && size >= 2 && n.k <= rule.kept_groups * size,
-          "{}: k = {} of {} of {} groups of {} experts", op, n.k, rule.kept_groups, rule.groups, size);
-      break;
-    case RouterRule::Grouping::top_k_per_group:
-      ANANKE_CHECK(n.k % rule.groups == 0 && n.k / rule.groups <= size, "{}: k = {} from {} groups of {} experts", op,
-                   n.k, rule.groups, size);
-      break;
   }
 }
 

@@ -17,7 +17,4 @@ struct ChoiceScratch {
 void choose_experts(const Router::Sizes& n, const RouterRule& rule, const float* values, const ChoiceScratch& scratch,
                     std::int32_t* indices);
 
-// Throws Error(internal) where the rule asks for more than these sizes have, with the numbers.
-void check_rule(const char* op, const Router::Sizes& n, const RouterRule& rule);
-
 }  // namespace ananke::host

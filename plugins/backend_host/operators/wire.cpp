@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/arguments.h"
 
 namespace ananke::host {
 namespace {
@@ -113,13 +113,6 @@ void dequantise_piece(const Wire::BlockPiece& piece, const std::uint8_t* bytes, 
   });
 }
 
-void expect_pieces(const char* op, const TensorView& pieces, const TensorView& values, const TensorView& bytes) {
-  expect_rank(op, "pieces", pieces, 2);
-  expect(op, "pieces", pieces, DType::i64, {pieces.shape[0], Wire::fields});
-  expect(op, "values", values, {values.elements()});
-  expect(op, "bytes", bytes, DType::u8, {bytes.elements()});
-}
-
 std::span<const Wire::BlockPiece> pieces_in(const TensorView& table) {
   return {reinterpret_cast<const Wire::BlockPiece*>(table.as<std::int64_t>()),
           static_cast<std::size_t>(table.shape[0])};
@@ -137,13 +130,7 @@ void check_piece(const char* op, const Wire::BlockPiece& piece, const TensorView
 }  // namespace
 
 void HostWire::to_bf16(Stream& stream, const ToBf16& a) {
-  constexpr const char* op = "to_bf16";
-  expect_rank(op, "x", a.x, 2);
-  expect_rank(op, "y", a.y, 2);
-  expect(op, "x", a.x, a.x.shape);
-  expect(op, "y", a.y, DType::bf16, {a.x.shape[0], a.y.shape[1]});
-  ANANKE_CHECK(a.first >= 0 && a.first + a.y.shape[1] <= a.x.shape[1], "to_bf16: columns {} to {} of {}", a.first,
-               a.first + a.y.shape[1], a.x.shape[1]);
+  arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, a] {
     const std::int64_t columns = a.y.shape[1], blocks = (columns + elements_per_task - 1) / elements_per_task;
     pool.run(a.x.shape[0] * blocks, [&](std::int64_t task, int) {
@@ -157,8 +144,7 @@ void HostWire::to_bf16(Stream& stream, const ToBf16& a) {
 }
 
 void HostWire::from_bf16(Stream& stream, const TensorView& x, const TensorView& y) {
-  expect("from_bf16", "x", x, DType::bf16, x.shape);
-  expect("from_bf16", "y", y, x.shape);
+  arguments::check_from_bf16(x, y);
   HostStream::of(stream).enqueue([&pool = pool_, x, y] {
     const auto* from = static_cast<const std::uint16_t*>(x.data);
     float* to = y.as<float>();
@@ -169,10 +155,7 @@ void HostWire::from_bf16(Stream& stream, const TensorView& x, const TensorView& 
 }
 
 void HostWire::landing_sum(Stream& stream, const LandingSum& a) {
-  constexpr const char* op = "landing_sum";
-  expect_rank(op, "landed", a.landed, 2);
-  expect(op, "landed", a.landed, DType::bf16, {a.landed.shape[0], a.sum.elements()});
-  expect(op, "sum", a.sum, {a.sum.elements()});
+  arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, a] {
     const std::int64_t ranks = a.landed.shape[0], n = a.sum.elements();
     const auto* landed = static_cast<const std::uint16_t*>(a.landed.data);
@@ -193,7 +176,7 @@ void HostWire::landing_sum(Stream& stream, const LandingSum& a) {
 }
 
 void HostWire::quantise(Stream& stream, const TensorView& pieces, const TensorView& values, const TensorView& bytes) {
-  expect_pieces("quantise", pieces, values, bytes);
+  arguments::check_pieces("quantise", pieces, values, bytes);
   HostStream::of(stream).enqueue([&pool = pool_, pieces, values, bytes] {
     std::vector<std::vector<float>> largest(static_cast<std::size_t>(pool.threads()));
     pool.run(pieces.shape[0], [&](std::int64_t index, int worker) {
@@ -205,7 +188,7 @@ void HostWire::quantise(Stream& stream, const TensorView& pieces, const TensorVi
 }
 
 void HostWire::dequantise(Stream& stream, const TensorView& pieces, const TensorView& bytes, const TensorView& values) {
-  expect_pieces("dequantise", pieces, values, bytes);
+  arguments::check_pieces("dequantise", pieces, values, bytes);
   HostStream::of(stream).enqueue([&pool = pool_, pieces, values, bytes] {
     pool.run(pieces.shape[0], [&](std::int64_t index, int) {
       const Wire::BlockPiece& piece = pieces_in(pieces)[static_cast<std::size_t>(index)];

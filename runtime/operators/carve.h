@@ -6,7 +6,7 @@
 
 #include "runtime/operators/operator.h"
 
-namespace ananke::host {
+namespace ananke {
 
 class Carve {
  public:
@@ -26,4 +26,4 @@ class Carve {
   std::size_t used_ = 0;
 };
 
-}  // namespace ananke::host
+}  // namespace ananke

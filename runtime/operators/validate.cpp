@@ -1,6 +1,6 @@
-#include "plugins/backend_host/operators/validate.h"
+#include "runtime/operators/validate.h"
 
-namespace ananke::host {
+namespace ananke {
 
 void expect(const char* op, const char* argument, const TensorView& view, DType dtype, const Shape& shape) {
   if (view.dtype != dtype || view.shape != shape) {
@@ -12,9 +12,9 @@ void expect(const char* op, const char* argument, const TensorView& view, DType 
   }
 }
 
-bool expect_or_empty(const char* op, const char* argument, const TensorView& view, const Shape& shape) {
+bool expect_or_empty(const char* op, const char* argument, const TensorView& view, DType dtype, const Shape& shape) {
   if (!view) return false;
-  expect(op, argument, view, shape);
+  expect(op, argument, view, dtype, shape);
   return true;
 }
 
@@ -34,4 +34,4 @@ void expect_region(const char* op, const char* argument, const Region& region, s
   }
 }
 
-}  // namespace ananke::host
+}  // namespace ananke
