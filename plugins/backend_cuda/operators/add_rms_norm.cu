@@ -1,0 +1,175 @@
+#include <algorithm>
+
+#include "plugins/backend_cuda/check.h"
+#include "plugins/backend_cuda/cuda_stream.h"
+#include "plugins/backend_cuda/operators/add_rms_norm.h"
+#include "plugins/backend_cuda/operators/elements.cuh"
+#include "plugins/backend_cuda/operators/partial_sums.cuh"
+#include "plugins/backend_cuda/operators/reduce.cuh"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
+
+namespace ananke::cuda {
+namespace {
+
+constexpr std::int64_t rows_per_block = 32;       // of the backward pass: rows of one partial sum of dweight
+constexpr std::int64_t columns_per_piece = 8192;  // of dweight, in shared memory
+
+std::int64_t row_blocks(std::int64_t rows) { return blocks_for(rows, rows_per_block); }
+
+int threads_for(std::int64_t packs) {
+  return static_cast<int>(std::clamp<std::int64_t>((packs + 31) / 32 * 32, 32, 512));
+}
+
+// A block per row. Each thread reads in the second pass what it wrote itself in the first.
+template <int N, class T>
+__global__ void forward_kernel(std::int64_t packs, double eps, const T* x, const T* delta, const float* weight, T* h,
+                               T* y, float* inverse_rms) {
+  __shared__ double scratch[32];
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * packs * N;
+  double squares = 0;
+  for (std::int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+    const std::int64_t at = row + i * N;
+    Pack<T, N> values = load<N>(x + at);
+    if (delta) {
+      const Pack<T, N> more = load<N>(delta + at);
+#pragma unroll
+      for (int j = 0; j < N; ++j) values.at[j] = from_float<T>(to_float(values.at[j]) + to_float(more.at[j]));
+    }
+    if (h && (delta || h != x)) store(h + at, values);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const double value = to_float(values.at[j]);
+      squares += value * value;
+    }
+  }
+  squares = block_sum(squares, scratch);
+  const float inverse = static_cast<float>(1 / sqrt(squares / static_cast<double>(packs * N) + eps));
+  if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
+  const T* from = delta ? h : x;
+  for (std::int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+    const Pack<T, N> values = load<N>(from + row + i * N);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(to_float(values.at[j]) * inverse * weight[i * N + j]);
+    store(y + row + i * N, out);
+  }
+}
+
+// A block per rows_per_block rows, one after the other: dh, and the block's part of dweight.
+//   dh = dh_in + r weight dy - r^3 h mean(weight dy h);  dweight += dy h r
+// Where a row is wider than `columns_per_piece`, blockIdx.y says which piece of dweight is this block's; the first
+// piece's block writes dh.
+template <int N, class T>
+__global__ void backward_kernel(std::int64_t rows, std::int64_t packs, const T* h, const float* weight, const T* dy,
+                                const T* dh_in, T* dh, const float* inverse_rms, float* partial) {
+  extern __shared__ float dweight[];
+  __shared__ double scratch[32];
+  const std::int64_t width = packs * N;
+  const std::int64_t first = blockIdx.y * columns_per_piece, last = min(first + columns_per_piece, width);
+  for (std::int64_t j = threadIdx.x; j < last - first; j += blockDim.x) dweight[j] = 0;
+  __syncthreads();
+  const std::int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
+  for (std::int64_t t = begin; t < end; ++t) {
+    const float r = inverse_rms[t];
+    for (std::int64_t i = first / N + threadIdx.x; i < last / N; i += blockDim.x) {
+      const Pack<T, N> value = load<N>(h + t * width + i * N), gradient = load<N>(dy + t * width + i * N);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        dweight[i * N + j - first] += to_float(gradient.at[j]) * to_float(value.at[j]) * r;
+      }
+    }
+    if (blockIdx.y != 0) continue;
+    double product = 0;
+    for (std::int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+      const Pack<T, N> value = load<N>(h + t * width + i * N), gradient = load<N>(dy + t * width + i * N);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        product += static_cast<double>(weight[i * N + j] * to_float(gradient.at[j])) *
+                   static_cast<double>(to_float(value.at[j]));
+      }
+    }
+    product = block_sum(product, scratch);
+    const double inverse = r;
+    const auto pull = static_cast<float>(inverse * inverse * inverse * product / static_cast<double>(width));
+    for (std::int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
+      const std::int64_t at = t * width + i * N;
+      const Pack<T, N> value = load<N>(h + at), gradient = load<N>(dy + at);
+      Pack<T, N> before{}, out;
+      if (dh_in) before = load<N>(dh_in + at);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float own = r * weight[i * N + j] * to_float(gradient.at[j]) - to_float(value.at[j]) * pull;
+        out.at[j] = from_float<T>(dh_in ? to_float(before.at[j]) + own : own);
+      }
+      store(dh + at, out);
+    }
+  }
+  __syncthreads();
+  for (std::int64_t j = threadIdx.x; j < last - first; j += blockDim.x) {
+    partial[blockIdx.x * width + first + j] = dweight[j];
+  }
+}
+
+}  // namespace
+
+std::size_t CudaAddRmsNorm::saved(const Sizes& s) const {
+  Carve carve;
+  carve.take<float>(s.rows);
+  return carve.used();
+}
+
+std::size_t CudaAddRmsNorm::workspace(const Sizes& s) const {
+  Carve carve;
+  carve.take<float>(row_blocks(s.rows) * s.width);
+  return carve.used();
+}
+
+void CudaAddRmsNorm::forward(Stream& stream, const Forward& a) {
+  const DType elements = elements_of(a.x);
+  const Sizes n = arguments::check(a, elements);
+  expect_region("add_rms_norm forward", "saved", a.saved, saved(n));
+  if (n.rows == 0 || n.width == 0) return;
+  float* inverse = Carve(a.saved).take<float>(n.rows);
+  with_elements(elements, [&](auto element) {
+    using T = decltype(element);
+    with_packs<T>(n.width, {a.x.data, a.delta.data, a.h.data, a.y.data}, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      const std::int64_t packs = n.width / N;
+      forward_kernel<N><<<static_cast<unsigned>(n.rows), threads_for(packs), 0, raw(stream)>>>(
+          packs, a.eps, data<const T>(a.x), data<const T>(a.delta), data<const float>(a.weight), data<T>(a.h),
+          data<T>(a.y), inverse);
+      ANANKE_CUDA_LAUNCHED("add_rms_norm forward");
+    });
+  });
+}
+
+void CudaAddRmsNorm::backward(Stream& stream, const Backward& a) {
+  constexpr const char* op = "add_rms_norm backward";
+  const DType elements = elements_of(a.h);
+  const Sizes n = arguments::check(a, elements);
+  expect_region(op, "saved", a.saved, saved(n));
+  expect_region(op, "workspace", a.workspace, workspace(n));
+  if (n.rows == 0 || n.width == 0) return;
+  const cudaStream_t on = raw(stream);
+  const float* inverse = Carve(a.saved).take<float>(n.rows);
+  float* partial = Carve(a.workspace).take<float>(row_blocks(n.rows) * n.width);
+  const dim3 grid(static_cast<unsigned>(row_blocks(n.rows)),
+                  static_cast<unsigned>(blocks_for(n.width, columns_per_piece)));
+  const std::size_t shared = static_cast<std::size_t>(std::min(n.width, columns_per_piece)) * sizeof(float);
+  with_elements(elements, [&](auto element) {
+    using T = decltype(element);
+    with_packs<T>(n.width, {a.h.data, a.dy.data, a.dh_in.data, a.dh.data}, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      const std::int64_t packs = n.width / N;
+      backward_kernel<N><<<grid, threads_for(packs), shared, on>>>(
+          n.rows, packs, data<const T>(a.h), data<const float>(a.weight), data<const T>(a.dy), data<const T>(a.dh_in),
+          data<T>(a.dh), inverse, partial);
+      ANANKE_CUDA_LAUNCHED(op);
+    });
+  });
+  add_partial_sums(on, row_blocks(n.rows), n.width, n.width, partial, data<float>(a.dweight));
+}
+
+}  // namespace ananke::cuda

@@ -1,0 +1,63 @@
+// All operators of the CUDA backend.
+#pragma once
+
+#include "plugins/backend_cuda/operators/adamw.h"
+#include "plugins/backend_cuda/operators/add_rms_norm.h"
+#include "plugins/backend_cuda/operators/attention.h"
+#include "plugins/backend_cuda/operators/elementwise.h"
+#include "plugins/backend_cuda/operators/embedding.h"
+#include "plugins/backend_cuda/operators/exchange.h"
+#include "plugins/backend_cuda/operators/grouped_mlp.h"
+#include "plugins/backend_cuda/operators/head_loss.h"
+#include "plugins/backend_cuda/operators/linear.h"
+#include "plugins/backend_cuda/operators/momentum.h"
+#include "plugins/backend_cuda/operators/newton_schulz.h"
+#include "plugins/backend_cuda/operators/permute.h"
+#include "plugins/backend_cuda/operators/router.h"
+#include "plugins/backend_cuda/operators/router_balance.h"
+#include "plugins/backend_cuda/operators/wire.h"
+#include "runtime/operators/operator_set.h"
+
+namespace ananke::cuda {
+
+// The streams given to the operators must be CudaStream of the same device. Work that was put on them uses this
+// object's memory: streams end first. Products may be put on two streams, other operators with memory of their own on
+// four.
+class CudaOperators {
+ public:
+  // On the current device, which is `facts`'. Takes 64 MiB and a little of `memory`, and a few KiB of `pinned` host
+  // memory that the device can write. `widest`: the largest type of activations that `saved` and `workspace` make room
+  // for; calls with wider ones are refused where it matters.
+  CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest);
+  CudaOperators(const CudaOperators&) = delete;
+  CudaOperators& operator=(const CudaOperators&) = delete;
+  const OperatorSet& set() const noexcept { return set_; }
+  // What kernels found wrong in their data (faults.h): to be asked for when a stream's work is done.
+  const Faults& faults() const noexcept { return faults_; }
+  // How often operators waited for the stream to see a number that lies on the device.
+  std::uint64_t reads() const noexcept { return offsets_.reads(); }
+
+ private:
+  const DeviceFacts facts_;
+  Faults faults_;
+  Products products_;
+  OffsetReader offsets_;
+  CudaEmbedding embedding_;
+  CudaAddRmsNorm add_rms_norm_;
+  CudaLinear linear_;
+  CudaAttention attention_;
+  CudaRouter router_;
+  CudaRouterBalance router_balance_;
+  CudaPermute permute_;
+  CudaExchange exchange_;
+  CudaGroupedMlp grouped_mlp_;
+  CudaHeadLoss head_loss_;
+  CudaElementwise elementwise_;
+  CudaAdamW adamw_;
+  CudaMomentum momentum_;
+  CudaNewtonSchulz newton_schulz_;
+  CudaWire wire_;
+  OperatorSet set_;
+};
+
+}  // namespace ananke::cuda

@@ -1,0 +1,161 @@
+#include <algorithm>
+
+#include "plugins/backend_cuda/check.h"
+#include "plugins/backend_cuda/cuda_stream.h"
+#include "plugins/backend_cuda/operators/elements.cuh"
+#include "plugins/backend_cuda/operators/elementwise.h"
+#include "plugins/backend_cuda/operators/reduce.cuh"
+#include "runtime/operators/arguments.h"
+
+namespace ananke::cuda {
+namespace {
+
+constexpr int threads = 256;
+constexpr int streams = 4;         // compute, and what overlaps with it
+constexpr int most_blocks = 1024;  // partial sums of one call
+constexpr int elements_per_thread = 16;
+
+// In the memory of a stream. `done` is 0 between calls.
+struct PartialSums {
+  double sums[most_blocks];
+  unsigned done;
+};
+constexpr std::size_t slot_bytes = (sizeof(PartialSums) + 255) / 256 * 256;
+
+// How many blocks share n elements: by n alone, so that sums are the same on every device.
+unsigned blocks_of(std::int64_t n) {
+  return static_cast<unsigned>(std::min<std::int64_t>(most_blocks, blocks_for(n, threads * elements_per_thread)));
+}
+
+template <int N, class T>
+__global__ void add_kernel(std::int64_t packs, const T* a, const T* b, T* y) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (i >= packs) return;
+  const Pack<T, N> first = load<N>(a + i * N), second = load<N>(b + i * N);
+  Pack<T, N> sum;
+#pragma unroll
+  for (int j = 0; j < N; ++j) sum.at[j] = from_float<T>(to_float(first.at[j]) + to_float(second.at[j]));
+  store(y + i * N, sum);
+}
+
+// Each block leaves its sum; the last one to do so adds all of them in order.
+template <int N>
+__global__ void square_sum_kernel(std::int64_t packs, const float* x, PartialSums* partial, double* total) {
+  __shared__ double scratch[32];
+  __shared__ bool last;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
+  double sum = 0;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < packs; i += stride) {
+    const Pack<float, N> values = load<N>(x + i * N);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum += static_cast<double>(values.at[j]) * static_cast<double>(values.at[j]);
+  }
+  sum = block_sum(sum, scratch);
+  if (threadIdx.x == 0) {
+    partial->sums[blockIdx.x] = sum;
+    __threadfence();
+    last = atomicAdd(&partial->done, 1u) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  sum = 0;
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += threads) sum += __ldcg(&partial->sums[i]);
+  sum = block_sum(sum, scratch);
+  if (threadIdx.x == 0) {
+    *total += sum;
+    partial->done = 0;
+  }
+}
+
+__global__ void reciprocal_kernel(const double* x, float* y) { *y = *x == 0 ? 0.0f : static_cast<float>(1 / *x); }
+
+__global__ void clip_kernel(const double* square_sum, const double* loss, double most, float* scale, int* finite) {
+  const double norm = sqrt(*square_sum);
+  *finite = isfinite(norm) && isfinite(*loss) ? 1 : 0;
+  *scale = most > 0 && norm > most ? static_cast<float>(most / (norm + 1e-6)) : 1.0f;
+}
+
+__device__ unsigned long long splitmix64(unsigned long long x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+// Sums of integers are the same in any order.
+__global__ void hash_kernel(std::int64_t n, const float* x, unsigned long long* hash) {
+  __shared__ unsigned long long scratch[32];
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
+  unsigned long long sum = 0;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < n; i += stride) {
+    sum += splitmix64((static_cast<unsigned long long>(i) << 32) + __float_as_uint(x[i]));
+  }
+  sum = block_sum(sum, scratch);
+  if (threadIdx.x == 0) atomicAdd(hash, sum);
+}
+
+__global__ void complement_kernel(unsigned long long* hash) { hash[1] = ~hash[0]; }
+
+}  // namespace
+
+CudaElementwise::CudaElementwise(Arena& memory)
+    : partial_sums_(memory, "operators: partial sums", streams, slot_bytes) {}
+
+void CudaElementwise::add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) {
+  const DType elements = elements_of(y);
+  arguments::check_add(a, b, y, elements);
+  const std::int64_t n = y.elements();
+  if (n == 0) return;
+  with_elements(elements, [&](auto element) {
+    using T = decltype(element);
+    with_packs<T>(n, {a.data, b.data, y.data}, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      const auto blocks = static_cast<unsigned>(blocks_for(n / N, threads));
+      add_kernel<N><<<blocks, threads, 0, raw(stream)>>>(n / N, data<T>(a), data<T>(b), data<T>(y));
+      ANANKE_CUDA_LAUNCHED("add");
+    });
+  });
+}
+
+void CudaElementwise::square_sum(Stream& stream, const TensorView& x, const TensorView& sum) {
+  arguments::check_square_sum(x, sum);
+  const std::int64_t n = x.elements();
+  if (n == 0) return;
+  const cudaStream_t on = raw(stream);
+  auto* partial = static_cast<PartialSums*>(partial_sums_.of(on).data);
+  with_packs<float>(n, {x.data}, [&](auto width) {
+    constexpr int N = decltype(width)::value;
+    square_sum_kernel<N><<<blocks_of(n), threads, 0, on>>>(n / N, data<float>(x), partial, data<double>(sum));
+    ANANKE_CUDA_LAUNCHED("square_sum");
+  });
+}
+
+void CudaElementwise::reciprocal(Stream& stream, const TensorView& x, const TensorView& y) {
+  arguments::check_reciprocal(x, y);
+  reciprocal_kernel<<<1, 1, 0, raw(stream)>>>(data<double>(x), data<float>(y));
+  ANANKE_CUDA_LAUNCHED("reciprocal");
+}
+
+void CudaElementwise::clip(Stream& stream, const Clip& a) {
+  arguments::check(a);
+  clip_kernel<<<1, 1, 0, raw(stream)>>>(data<double>(a.square_sum), data<double>(a.loss), a.clip_norm,
+                                        data<float>(a.scale), data<int>(a.finite));
+  ANANKE_CUDA_LAUNCHED("clip");
+}
+
+void CudaElementwise::hash(Stream& stream, const TensorView& x, const TensorView& hash) {
+  arguments::check_hash(x, hash);
+  const cudaStream_t on = raw(stream);
+  auto* out = data<unsigned long long>(hash);
+  check(cudaMemsetAsync(out, 0, sizeof(*out), on), "clear a hash");
+  const std::int64_t n = x.elements();
+  if (n > 0) {
+    hash_kernel<<<blocks_of(n), threads, 0, on>>>(n, data<float>(x), out);
+    ANANKE_CUDA_LAUNCHED("hash");
+  }
+  complement_kernel<<<1, 1, 0, on>>>(out);
+  ANANKE_CUDA_LAUNCHED("hash");
+}
+
+}  // namespace ananke::cuda

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "plugins/backend_cuda/operators/offset_reader.h"
+#include "plugins/backend_cuda/operators/products.h"
+#include "runtime/operators/grouped_mlp.h"
+
+namespace ananke::cuda {
+
+// Products of cuBLASLt, group by group, so every call reads the offsets on the host: the one exception to the rule that
+// operators read nothing there (offset_reader.h counts it). Keeps what gate and up give. Activations and weights f32 or
+// bf16, gradients of weights f32.
+class CudaGroupedMlp final : public GroupedMlp {
+ public:
+  // `widest`: the largest type of activations that `saved` and `workspace` make room for.
+  CudaGroupedMlp(Products& products, OffsetReader& offsets, DType widest)
+      : products_(products), offsets_(offsets), widest_(widest) {}
+  std::size_t saved(const Sizes& s) const override;
+  std::size_t workspace(const Sizes& s) const override;
+  void forward(Stream& stream, const Forward& a) override;
+  void backward(Stream& stream, const Backward& a) override;
+
+ private:
+  Products& products_;
+  OffsetReader& offsets_;
+  const DType widest_;
+};
+
+}  // namespace ananke::cuda

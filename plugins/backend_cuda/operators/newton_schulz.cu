@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <utility>
+
+#include "plugins/backend_cuda/check.h"
+#include "plugins/backend_cuda/cuda_stream.h"
+#include "plugins/backend_cuda/operators/elements.cuh"
+#include "plugins/backend_cuda/operators/newton_schulz.h"
+#include "plugins/backend_cuda/operators/reduce.cuh"
+#include "runtime/operators/arguments.h"
+#include "runtime/operators/carve.h"
+#include "runtime/operators/validate.h"
+
+namespace ananke::cuda {
+namespace {
+
+using Sizes = NewtonSchulz::Sizes;
+
+constexpr int threads = 256;
+constexpr int norm_blocks = 64;                      // partial sums of one matrix
+constexpr std::int64_t elements_together = 1 << 24;  // of the matrices computed at a time
+constexpr int side = 32, side_rows = 8;              // of a block that transposes
+
+struct Layout {
+  explicit Layout(const Sizes& n)
+      : s(std::min(n.rows, n.columns)),
+        l(std::max(n.rows, n.columns)),
+        transposed(n.rows > n.columns),
+        most(std::clamp<std::int64_t>(elements_together / std::max<std::int64_t>(1, s * l), 1, 256)),
+        together(std::min(n.count, most)) {}
+  std::int64_t s, l;  // short and long side
+  bool transposed;
+  std::int64_t most;      // matrices at a time, however many there are: what the algorithms are chosen for
+  std::int64_t together;  // that memory is there for
+};
+
+struct Scratch {
+  float *x, *y;   // [together, s, l], of the precision's type
+  float *a, *b;   // [together, s, s]
+  double* norms;  // [together, norm_blocks]
+};
+
+Scratch layout_scratch(Carve& carve, const Layout& n) {
+  Scratch scratch{};
+  scratch.x = carve.take<float>(n.together * n.s * n.l);
+  scratch.y = carve.take<float>(n.together * n.s * n.l);
+  scratch.a = carve.take<float>(n.together * n.s * n.s);
+  scratch.b = carve.take<float>(n.together * n.s * n.s);
+  scratch.norms = carve.take<double>(n.together * norm_blocks);
+  return scratch;
+}
+
+// What is left of a value in the precision's type.
+template <class T>
+__device__ float rounded(float value) {
+  return to_float(from_float<T>(value));
+}
+
+// Sums of squares of parts of matrix blockIdx.y.
+template <class T>
+__global__ void norm_kernel(std::int64_t area, const float* matrices, double* norms) {
+  __shared__ double scratch[32];
+  const float* matrix = matrices + blockIdx.y * area;
+  double sum = 0;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < area;
+       i += norm_blocks * threads) {
+    const double value = rounded<T>(matrix[i]);
+    sum += value * value;
+  }
+  sum = block_sum(sum, scratch);
+  if (threadIdx.x == 0) norms[blockIdx.y * norm_blocks + blockIdx.x] = sum;
+}
+
+template <class T>
+__device__ float divisor_of(const double* norms, double eps) {
+  double sum = 0;
+  for (int i = 0; i < norm_blocks; ++i) sum += norms[i];
+  const float norm = rounded<T>(static_cast<float>(sqrt(sum)));
+  return norm > static_cast<float>(eps) ? norm : static_cast<float>(eps);
+}
+
+// Moves a [rows, columns] matrix tile by tile: to[r, c] = from[r, c], or to[c, r] where `transposed`. Blocks of
+// (side, side_rows) threads, blockIdx.x over all tiles.
+template <class From, class To, class Change>
+__device__ void move_tile(std::int64_t rows, std::int64_t columns, bool transposed, const From* from, To* to,
+                          const Change& change) {
+  __shared__ float tile[side][side + 1];
+  const std::int64_t across = (columns + side - 1) / side;
+  const std::int64_t row = blockIdx.x / across * side, column = blockIdx.x % across * side;
+  for (int i = threadIdx.y; i < side; i += side_rows) {
+    const std::int64_t r = row + i, c = column + threadIdx.x;
+    if (r < rows && c < columns) tile[i][threadIdx.x] = change(to_float(from[r * columns + c]));
+  }
+  __syncthreads();
+  for (int i = threadIdx.y; i < side; i += side_rows) {
+    if (transposed) {
+      const std::int64_t r = row + threadIdx.x, c = column + i;
+      if (r < rows && c < columns) to[c * rows + r] = from_float<To>(tile[threadIdx.x][i]);
+    } else {
+      const std::int64_t r = row + i, c = column + threadIdx.x;
+      if (r < rows && c < columns) to[r * columns + c] = from_float<To>(tile[i][threadIdx.x]);
+    }
+  }
+}
+
+template <class T>
+__global__ void load_kernel(std::int64_t rows, std::int64_t columns, bool transposed, double eps, const double* norms,
+                            const float* matrices, T* x) {
+  const std::int64_t at = blockIdx.y * rows * columns;
+  const float divisor = divisor_of<T>(norms + blockIdx.y * norm_blocks, eps);
+  move_tile(rows, columns, transposed, matrices + at, x + at,
+            [&](float value) { return __fdiv_rn(rounded<T>(value), divisor); });
+}
+
+// x lies transposed where the matrix was.
+template <class T>
+__global__ void store_kernel(std::int64_t rows, std::int64_t columns, bool transposed, const int* finite, const T* x,
+                             float* matrices) {
+  if (*finite == 0) return;
+  const std::int64_t at = blockIdx.y * rows * columns;
+  move_tile(rows, columns, transposed, x + at, matrices + at, [](float value) { return value; });
+}
+
+unsigned tiles_of(std::int64_t rows, std::int64_t columns) {
+  return static_cast<unsigned>(blocks_for(rows, side) * blocks_for(columns, side));
+}
+
+// One group of matrices on its way through the iteration.
+class Iteration {
+ public:
+  Iteration(Products& products, cudaStream_t stream, const NewtonSchulz::Arguments& a, const Layout& n,
+            const Scratch& scratch)
+      : products_(products),
+        stream_(stream),
+        arguments_(a),
+        n_(n),
+        scratch_(scratch),
+        dtype_(a.precision == NewtonSchulz::Precision::bf16 ? DType::bf16 : DType::f32) {}
+
+  // In place on `count` matrices from `matrices` on.
+  void run(float* matrices, std::int64_t count) {
+    with_elements(dtype_, [&](auto element) { load(matrices, count, element); });
+    for (int step = 0; step < arguments_.steps; ++step) {
+      const Factor x{scratch_.x, n_.l, false, n_.s * n_.l}, a{scratch_.a, n_.s, false, n_.s * n_.s};
+      const Factor b{scratch_.b, n_.s, false, n_.s * n_.s}, xt{scratch_.x, n_.l, true, n_.s * n_.l};
+      multiply(count, n_.s, n_.l, x, xt, 1, 0, nullptr, scratch_.a);
+      multiply(count, n_.s, n_.s, a, a, arguments_.c, arguments_.b, scratch_.a, scratch_.b);
+      multiply(count, n_.l, n_.s, b, x, 1, arguments_.a, scratch_.x, scratch_.y);
+      std::swap(scratch_.x, scratch_.y);
+    }
+    with_elements(dtype_, [&](auto element) { store(matrices, count, element); });
+  }
+
+ private:
+  template <class T>
+  void load(const float* matrices, std::int64_t count, T) {
+    const std::int64_t rows = n_.transposed ? n_.l : n_.s, columns = n_.transposed ? n_.s : n_.l;
+    const auto number = static_cast<unsigned>(count);
+    norm_kernel<T><<<dim3(norm_blocks, number), threads, 0, stream_>>>(n_.s * n_.l, matrices, scratch_.norms);
+    ANANKE_CUDA_LAUNCHED("newton_schulz: norms");
+    load_kernel<T><<<dim3(tiles_of(rows, columns), number), dim3(side, side_rows), 0, stream_>>>(
+        rows, columns, n_.transposed, arguments_.eps, scratch_.norms, matrices, reinterpret_cast<T*>(scratch_.x));
+    ANANKE_CUDA_LAUNCHED("newton_schulz: load");
+  }
+  template <class T>
+  void store(float* matrices, std::int64_t count, T) {
+    store_kernel<T><<<dim3(tiles_of(n_.s, n_.l), static_cast<unsigned>(count)), dim3(side, side_rows), 0, stream_>>>(
+        n_.s, n_.l, n_.transposed, data<const int>(arguments_.finite), reinterpret_cast<const T*>(scratch_.x),
+        matrices);
+    ANANKE_CUDA_LAUNCHED("newton_schulz: store");
+  }
+  // out[s, columns] = alpha a b + beta add, per matrix.
+  void multiply(std::int64_t count, std::int64_t columns, std::int64_t terms, const Factor& a, const Factor& b,
+                double alpha, double beta, const float* add, float* out) {
+    products_.run(stream_, {.m = n_.s,
+                            .n = columns,
+                            .k = terms,
+                            .a = a,
+                            .b = b,
+                            .in = dtype_,
+                            .out = out,
+                            .out_stride = columns,
+                            .out_type = dtype_,
+                            .alpha = static_cast<float>(alpha),
+                            .beta = static_cast<float>(beta),
+                            .add = add,
+                            .count = count,
+                            .tuned_count = n_.most,
+                            .out_batch_stride = n_.s * columns});
+  }
+
+  Products& products_;
+  cudaStream_t stream_;
+  const NewtonSchulz::Arguments& arguments_;
+  const Layout& n_;
+  Scratch scratch_;
+  DType dtype_;
+};
+
+}  // namespace
+
+std::size_t CudaNewtonSchulz::workspace(const Sizes& s) const {
+  Carve carve;
+  layout_scratch(carve, Layout(s));
+  return carve.used();
+}
+
+void CudaNewtonSchulz::run(Stream& stream, const Arguments& a) {
+  const Sizes n = arguments::check(a);
+  expect_region("newton_schulz", "workspace", a.workspace, workspace(n));
+  if (a.matrices.elements() == 0) return;
+  const Layout layout(n);
+  Carve carve(a.workspace);
+  const Scratch scratch = layout_scratch(carve, layout);
+  const cudaStream_t on = raw(stream);
+  for (std::int64_t first = 0; first < n.count; first += layout.together) {
+    Iteration iteration(products_, on, a, layout, scratch);
+    iteration.run(data<float>(a.matrices) + first * n.rows * n.columns, std::min(layout.together, n.count - first));
+  }
+}
+
+}  // namespace ananke::cuda
