@@ -287,6 +287,7 @@ CudaAttention::CudaAttention(const DeviceFacts& facts, const Faults& faults, DTy
          "compute capability 9.0",
          facts.name, facts.shared_per_block_most, needed);
   }
+  if (facts.device < 0) return;
   allow_shared_memory_forward();
   allow_shared_memory_backward();
 }

@@ -25,15 +25,16 @@ namespace ananke::cuda {
 // four.
 class CudaOperators {
  public:
-  // On the current device, which is `facts`'. Takes 64 MiB and a little of `memory`, and a few KiB of `pinned` host
-  // memory that the device can write. `widest`: the largest type of activations that `saved` and `workspace` make room
-  // for; calls with wider ones are refused where it matters.
-  CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest);
+  // On the current device, which is `facts`'; without CUDA, for sizes only, where `facts` are those expected. Takes 64
+  // MiB and a little of `memory`, and a few KiB of `pinned` host memory that the device can write. `widest`: the
+  // largest type of activations that `saved` and `workspace` make room for; calls with wider ones are refused where it
+  // matters.
+  CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest = DType::f32);
   CudaOperators(const CudaOperators&) = delete;
   CudaOperators& operator=(const CudaOperators&) = delete;
   const OperatorSet& set() const noexcept { return set_; }
-  // What kernels found wrong in their data (faults.h): to be asked for when a stream's work is done.
-  const Faults& faults() const noexcept { return faults_; }
+  // Throws what kernels found wrong in their data (faults.h): to be called when a stream's work is done. Thread-safe.
+  void check() const { faults_.check(); }
   // How often operators waited for the stream to see a number that lies on the device.
   std::uint64_t reads() const noexcept { return offsets_.reads(); }
 

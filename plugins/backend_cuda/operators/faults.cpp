@@ -3,7 +3,6 @@
 #include <atomic>
 #include <string>
 
-#include "plugins/backend_cuda/check.h"
 #include "runtime/base/error.h"
 
 namespace ananke::cuda {
@@ -38,10 +37,7 @@ FaultRecord& record_in(const Buffer& buffer) { return *static_cast<FaultRecord*>
 
 Faults::Faults(Arena& memory, Arena& pinned)
     : taken_(memory.allocate(sizeof(int), "operators: faults")),
-      record_(pinned.allocate(sizeof(FaultRecord), "operators: faults")) {
-  record_in(record_) = {};
-  ananke::cuda::check(cudaMemset(taken_.data(), 0, sizeof(int)), "clear the operators' fault flag");
-}
+      record_(pinned.allocate(sizeof(FaultRecord), "operators: faults")) {}
 
 FaultSink Faults::sink() const noexcept { return {static_cast<int*>(taken_.data()), &record_in(record_)}; }
 

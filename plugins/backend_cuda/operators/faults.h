@@ -41,7 +41,7 @@ struct FaultSink {
 
 class Faults {
  public:
-  // On the current device. Takes a few bytes of both arenas.
+  // Takes a few bytes of both arenas, whose pieces are filled with zeros.
   Faults(Arena& memory, Arena& pinned);
   FaultSink sink() const noexcept;
   bool any() const noexcept;  // of what has run

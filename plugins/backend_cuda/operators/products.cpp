@@ -117,10 +117,11 @@ void without_terms(cudaStream_t stream, const Product& p) {
 
 Products::Products(const DeviceFacts& facts, Arena& memory)
     : device_(facts.device), workspace_(memory, "cuBLASLt workspace", streams, workspace_bytes) {
-  check(cublasLtCreate(&handle_), "open cuBLASLt");
+  if (device_ >= 0) check(cublasLtCreate(&handle_), "open cuBLASLt");
 }
 
 Products::~Products() {
+  if (!handle_) return;
   cudaSetDevice(device_);
   cublasLtDestroy(handle_);
 }

@@ -45,7 +45,7 @@ struct Product {
 
 class Products {
  public:
-  // On the current device.
+  // On the current device; sizes only, without CUDA, where `facts` are those expected.
   Products(const DeviceFacts& facts, Arena& memory);
   ~Products();
   Products(const Products&) = delete;

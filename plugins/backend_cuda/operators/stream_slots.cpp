@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "plugins/backend_cuda/check.h"
 #include "runtime/base/error.h"
 
 namespace ananke::cuda {
@@ -13,7 +12,6 @@ StreamSlots::StreamSlots(Arena& memory, const std::string& purpose, int streams,
       bytes_(bytes),
       buffer_(memory.allocate(streams_ * bytes_, purpose)) {
   ANANKE_CHECK(bytes % 256 == 0, "{}: pieces of {} bytes", purpose, bytes);
-  check(cudaMemset(buffer_.data(), 0, buffer_.bytes()), "clear the memory of " + purpose);
 }
 
 Region StreamSlots::of(cudaStream_t stream) {

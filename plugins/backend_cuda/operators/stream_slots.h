@@ -15,7 +15,7 @@ namespace ananke::cuda {
 
 class StreamSlots {
  public:
-  // `streams` pieces of `bytes` (a multiple of 256) each, zeroed, on the current device.
+  // `streams` pieces of `bytes` (a multiple of 256) each, filled with zeros as pieces of the arena are.
   StreamSlots(Arena& memory, const std::string& purpose, int streams, std::size_t bytes);
   // Thread-safe. Error(internal) for one stream more than there are pieces.
   Region of(cudaStream_t stream);

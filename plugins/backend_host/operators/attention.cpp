@@ -4,6 +4,7 @@
 
 #include "plugins/backend_host/operators/attention_parts.h"
 #include "plugins/backend_host/operators/norm_math.h"
+#include "runtime/base/error.h"
 #include "runtime/operators/arguments.h"
 
 namespace ananke::host {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "plugins/backend_host/host_stream.h"
+#include "runtime/base/error.h"
 #include "runtime/operators/arguments.h"
 
 namespace ananke::host {

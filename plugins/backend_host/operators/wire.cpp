@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plugins/backend_host/host_stream.h"
+#include "runtime/base/error.h"
 #include "runtime/operators/arguments.h"
 
 namespace ananke::host {
