@@ -18,6 +18,8 @@ void add_options(CommandOptions& to, ParityOptions& options) {
   add("replicate", po::value(&options.replicate)->value_name("N")->default_value(1), "whole copies among the ranks");
   add("expert", po::value(&options.expert)->value_name("N")->default_value(1),
       "ranks that share out the experts and exchange tokens (plugin ep)");
+  add("backend", po::value(&options.backend)->value_name("PLUGIN")->default_value("backend_host"),
+      "what computes; with backend_cuda every rank takes a GPU");
   add("recompute", po::bool_switch(&options.recompute), "recompute every block before its backward");
   add("logits-tolerance", po::value(&options.logits_tolerance)->value_name("X")->default_value(2e-5, "2e-5"),
       "absolute");

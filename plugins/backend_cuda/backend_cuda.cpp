@@ -122,7 +122,7 @@ const OperatorSet& BackendCuda::operators() {
   CudaDevice& device = open();
   use_device(device.facts().device);
   operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), activations);
-  device.failure()->look_by([&operators = *operators_] { operators.faults().check(); });
+  device.failure()->look_by([&operators = *operators_] { operators.check(); });
   device.count_reads_of([&operators = *operators_] { return operators.reads(); });
   return operators_->set();
 }

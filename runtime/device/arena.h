@@ -16,7 +16,8 @@ namespace ananke {
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  virtual void* allocate(std::size_t bytes) = 0;  // aligned to 256; throws Error(resource) with the numbers
+  // Aligned to 256, filled with zeros; throws Error(resource) with the numbers.
+  virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory, std::size_t bytes) noexcept = 0;
   virtual const char* name() const = 0;  // "host memory", "device memory"
 };

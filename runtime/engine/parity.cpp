@@ -195,10 +195,12 @@ ParityLine compare_gradients(const Safetensors& file, const ParameterTable& tabl
 std::vector<FoundPlugin> find_plugins(const ParityOptions& options) {
   const PluginCatalog catalog(plugin_search_path());
   std::vector<FoundPlugin> plugins;
-  std::vector<const char*> names = {"backend_host", "fsdp"};
+  std::vector<std::string> names = {options.backend, "fsdp"};
   if (options.expert > 1) names.push_back("ep");
-  for (const char* name : names) {
+  for (const std::string& name : names) {
     const FoundPlugin* plugin = catalog.find_by_name(name);
+    const auto refused = std::ranges::find(catalog.refused(), name, &RefusedPlugin::name);
+    if (!plugin && refused != catalog.refused().end()) fail(ErrorKind::plugin, "{}", refused->reason);
     if (!plugin) fail(ErrorKind::plugin, "plugin {} is not on the search path; `ananke plugins` says what is", name);
     plugins.push_back(*plugin);
   }

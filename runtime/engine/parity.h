@@ -13,6 +13,7 @@ struct ParityOptions {
   int ranks = 1;                    // as threads of this process; rows are dealt to them in turn
   int replicate = 1;                // must divide ranks; the rest is the shard axis
   int expert = 1;                   // must divide the shard axis; tokens are then exchanged by plugin ep
+  std::string backend = "backend_host";
   bool recompute = false;
   double logits_tolerance = 2e-5;  // absolute
   double loss_tolerance = 1e-6;    // absolute

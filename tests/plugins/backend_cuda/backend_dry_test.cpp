@@ -1,0 +1,75 @@
+// The plugin's class where nothing is started, and on a machine without a GPU.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "ananke/job.pb.h"
+#include "ananke/site.pb.h"
+#include "plugins/backend_cuda/backend_cuda.h"
+#include "plugins/backend_cuda/operators/cuda_operators.h"
+#include "runtime/base/error.h"
+
+namespace ananke {
+namespace {
+
+struct Setting {
+  Job job;
+  Site site;
+  plugin::BackendCuda config;
+  bool dry = true;
+  BackendCuda make() {
+    RoleContext context{.job = job, .site = site, .mesh = {1, 1}, .rank = 0};
+    context.dry = dry;
+    return BackendCuda(context, config);
+  }
+};
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", name_of(error.kind()), error.what());
+  }
+  return "";
+}
+
+TEST(BackendCudaMisuse, LimitsThatContradictAreRefused) {
+  Setting setting;
+  auto& limit = *setting.config.add_communicator();
+  limit.set_name("shard");
+  limit.set_min_ctas(8);
+  limit.set_max_ctas(4);
+  EXPECT_EQ(error_of([&] { setting.make(); }),
+            "config: backend_cuda: communicator shard has min_ctas 8 above max_ctas 4");
+  limit.set_max_ctas(8);
+  EXPECT_EQ(error_of([&] { setting.make(); }), "");
+}
+
+TEST(BackendCudaMisuse, ADryRunOpensNoDevice) {
+  Setting setting;
+  BackendCuda backend = setting.make();
+  EXPECT_EQ(error_of([&] { backend.device(); }).rfind("internal: ", 0), 0u);
+}
+
+TEST(BackendCudaMisuse, AMachineWithoutAGpuIsNamed) {
+  const std::string why = cuda::why_no_device();
+  if (why.empty()) GTEST_SKIP() << "this machine has a GPU";
+  Setting setting;
+  setting.dry = false;
+  BackendCuda backend = setting.make();
+  EXPECT_EQ(error_of([&] { backend.device(); }), "resource: " + why);
+  EXPECT_EQ(error_of([&] { backend.operators(); }), "resource: " + why);
+}
+
+TEST(BackendCuda, SizesCanBePlannedWithoutADevice) {
+  Setting setting;
+  BackendCuda backend = setting.make();
+  const OperatorSet& set = backend.operators();
+  EXPECT_EQ(&set, &backend.operators());
+  EXPECT_TRUE(set.embedding && set.attention && set.router_balance && set.exchange && set.wire);
+  EXPECT_GT(set.newton_schulz->workspace({2, 256, 512}), 0u);
+  EXPECT_GT(set.permute->workspace(4096, 64), 0u);
+}
+
+}  // namespace
+}  // namespace ananke
