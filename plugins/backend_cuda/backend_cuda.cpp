@@ -73,7 +73,8 @@ BackendCuda::BackendCuda(const RoleContext& context, const plugin::BackendCuda& 
   if (dry_) return;
   prepare_environment({.eager_modules = config_.module_loading() == plugin::BackendCuda::EAGER,
                        .nvlink_sharp = config_.nvlink_sharp(),
-                       .all_to_all_ctas = static_cast<int>(config_.all_to_all_ctas())});
+                       .all_to_all_ctas = static_cast<int>(config_.all_to_all_ctas()),
+                       .network_interface = context.site.network_interface()});
 }
 
 BackendCuda::~BackendCuda() {

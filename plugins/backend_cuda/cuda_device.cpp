@@ -16,7 +16,7 @@ constexpr std::size_t landing_bytes = 64 << 10;
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 DeviceFacts open_device(int device) {
-  check_cuda_environment();
+  check_environment();
   check(cudaInitDevice(device, 0, 0), fmt::format("open CUDA device {}", device));
   use_device(device);
   return DeviceFacts::of(device);

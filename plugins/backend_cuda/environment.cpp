@@ -1,5 +1,7 @@
 #include "plugins/backend_cuda/environment.h"
 
+#include <net/if.h>
+
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
@@ -21,6 +23,11 @@ void set_default(const char* name, const std::string& value) {
   }
 }
 
+bool is_one(const char* name) {
+  const char* value = std::getenv(name);
+  return value && std::string_view(value) == "1";
+}
+
 }  // namespace
 
 void prepare_environment(const LibrarySettings& settings) {
@@ -31,17 +38,23 @@ void prepare_environment(const LibrarySettings& settings) {
     // Communicators of different streams start on all ranks in the order in which the host calls them.
     set_default("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
     if (!settings.nvlink_sharp) set_default("NCCL_NVLS_ENABLE", "0");
+    if (!settings.network_interface.empty() && if_nametoindex(settings.network_interface.c_str()) != 0) {
+      set_default("NCCL_SOCKET_IFNAME", "=" + settings.network_interface);  // that one, not what begins with its name
+    }
     if (settings.all_to_all_ctas > 0) set_default("NCCL_MAX_P2P_NCHANNELS", std::to_string(settings.all_to_all_ctas));
   });
 }
 
-void check_cuda_environment() {
-  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (connections && std::string_view(connections) == "1") {
+void check_environment() {
+  if (is_one("CUDA_DEVICE_MAX_CONNECTIONS")) {
     fail(ErrorKind::config,
          "CUDA_DEVICE_MAX_CONNECTIONS is 1: collectives and the kernels that they run beside would share one queue to "
-         "the "
-         "device and wait for each other without end; unset it (some sites set it for other frameworks), or set 8");
+         "the device and wait for each other without end; unset it (some sites set it for other frameworks), or set 8");
+  }
+  if (is_one("NCCL_COMM_BLOCKING")) {
+    fail(ErrorKind::config,
+         "NCCL_COMM_BLOCKING is 1: calls into NCCL would wait for peers, also for those that are gone, and no deadline "
+         "could end them; unset it");
   }
 }
 

@@ -10,9 +10,11 @@ struct LibrarySettings {
   bool eager_modules = true;
   bool nvlink_sharp = false;
   int all_to_all_ctas = 0;
+  std::string network_interface;  // the site's; NCCL is told where it names an interface of this machine
 };
 // Sets, where the user has not, what both libraries read once, at their first call: CUDA_MODULE_LOADING,
-// NCCL_LAUNCH_ORDER_IMPLICIT, NCCL_NVLS_ENABLE, NCCL_MAX_P2P_NCHANNELS. The first settings of a process count.
+// NCCL_LAUNCH_ORDER_IMPLICIT, NCCL_NVLS_ENABLE, NCCL_MAX_P2P_NCHANNELS, NCCL_SOCKET_IFNAME. The first settings of a
+// process count.
 void prepare_environment(const LibrarySettings& settings);
 
 // Error(config) for CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process then share one queue to the device, in

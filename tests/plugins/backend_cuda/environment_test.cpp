@@ -9,13 +9,16 @@
 namespace ananke::cuda {
 namespace {
 
-TEST(EnvironmentMisuse, OneConnectionToTheDeviceIsRefused) {
+TEST(EnvironmentMisuse, WhatMakesCallsWaitWithoutEndIsRefused) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
-  EXPECT_THROW(check_cuda_environment(), Error);
+  EXPECT_THROW(check_environment(), Error);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
-  EXPECT_NO_THROW(check_cuda_environment());
+  EXPECT_NO_THROW(check_environment());
   unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  EXPECT_NO_THROW(check_cuda_environment());
+  EXPECT_NO_THROW(check_environment());
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  EXPECT_THROW(check_environment(), Error);
+  unsetenv("NCCL_COMM_BLOCKING");
 }
 
 std::string refusal(int code, int built) {
@@ -43,12 +46,13 @@ TEST(Environment, TakesTheVersionsItWasTriedWithAndRemarksOnNewerOnes) {
 
 TEST(Environment, SetsWhatIsReadOnceAndKeepsWhatTheUserSet) {
   setenv("NCCL_NVLS_ENABLE", "2", 1);
-  prepare_environment({.eager_modules = true, .nvlink_sharp = false, .all_to_all_ctas = 6});
+  prepare_environment({.eager_modules = true, .nvlink_sharp = false, .all_to_all_ctas = 6, .network_interface = "lo"});
   EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
   EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "EAGER");
   EXPECT_STREQ(std::getenv("NCCL_MAX_P2P_NCHANNELS"), "6");
   EXPECT_STREQ(std::getenv("NCCL_NVLS_ENABLE"), "2");
-  prepare_environment({.eager_modules = true, .nvlink_sharp = false, .all_to_all_ctas = 7});
+  EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "=lo");
+  prepare_environment({.eager_modules = true, .nvlink_sharp = false, .all_to_all_ctas = 7, .network_interface = ""});
   EXPECT_STREQ(std::getenv("NCCL_MAX_P2P_NCHANNELS"), "6");
   unsetenv("NCCL_NVLS_ENABLE");
 }
