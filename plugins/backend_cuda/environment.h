@@ -17,9 +17,10 @@ struct LibrarySettings {
 // process count.
 void prepare_environment(const LibrarySettings& settings);
 
-// Error(config) for CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process then share one queue to the device, in
-// which a collective that waits for a peer holds up what the peer waits for.
-void check_cuda_environment();
+// Error(config) for CUDA_DEVICE_MAX_CONNECTIONS=1: all streams of a process then share one queue to the device, in which
+// a collective that waits for a peer holds up what the peer waits for. And for NCCL_COMM_BLOCKING=1, which overrules that
+// communicators are non-blocking: no deadline could end a call that waits for a peer.
+void check_environment();
 
 // `code` as ncclGetVersion gives it, `built` that of the header (NCCL_VERSION_CODE). Error(config) where the library is
 // older than 2.26 or than the header; a remark where it is newer than those that were tried (2.28), else empty.
