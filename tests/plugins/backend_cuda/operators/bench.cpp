@@ -46,9 +46,9 @@ class HostBench final : public Bench {
  private:
   HostMemory source_;
   Arena arena_{source_};
-  host::ThreadPool pool_{2};
+  ThreadPool pool_{2};
   host::HostOperators operators_{pool_};
-  host::HostStream stream_{"compute"};
+  HostStream stream_{"compute"};
 };
 
 class CudaBench final : public Bench {

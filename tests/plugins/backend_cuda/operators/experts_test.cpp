@@ -1,6 +1,7 @@
 // Router and its balance, permute and combine, grouped MLP.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include "tests/plugins/backend_cuda/operators/bench.h"
