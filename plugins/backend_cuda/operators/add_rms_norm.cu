@@ -13,19 +13,21 @@
 namespace ananke::cuda {
 namespace {
 
+constexpr int most_threads = 512;
 constexpr std::int64_t rows_per_block = 32;       // of the backward pass: rows of one partial sum of dweight
 constexpr std::int64_t columns_per_piece = 8192;  // of dweight, in shared memory
 
 std::int64_t row_blocks(std::int64_t rows) { return blocks_for(rows, rows_per_block); }
 
 int threads_for(std::int64_t packs) {
-  return static_cast<int>(std::clamp<std::int64_t>((packs + 31) / 32 * 32, 32, 512));
+  return static_cast<int>(std::clamp<std::int64_t>((packs + 31) / 32 * 32, 32, most_threads));
 }
 
 // A block per row. Each thread reads in the second pass what it wrote itself in the first.
 template <int N, class T>
-__global__ void forward_kernel(std::int64_t packs, double eps, const T* x, const T* delta, const float* weight, T* h,
-                               T* y, float* inverse_rms) {
+__global__ void __launch_bounds__(most_threads)
+    forward_kernel(std::int64_t packs, double eps, const T* x, const T* delta, const float* weight, T* h, T* y,
+                   float* inverse_rms) {
   __shared__ double scratch[32];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * packs * N;
   double squares = 0;
@@ -62,8 +64,9 @@ __global__ void forward_kernel(std::int64_t packs, double eps, const T* x, const
 // Where a row is wider than `columns_per_piece`, blockIdx.y says which piece of dweight is this block's; the first
 // piece's block writes dh.
 template <int N, class T>
-__global__ void backward_kernel(std::int64_t rows, std::int64_t packs, const T* h, const float* weight, const T* dy,
-                                const T* dh_in, T* dh, const float* inverse_rms, float* partial) {
+__global__ void __launch_bounds__(most_threads)
+    backward_kernel(std::int64_t rows, std::int64_t packs, const T* h, const float* weight, const T* dy, const T* dh_in,
+                    T* dh, const float* inverse_rms, float* partial) {
   extern __shared__ float dweight[];
   __shared__ double scratch[32];
   const std::int64_t width = packs * N;

@@ -33,12 +33,13 @@ AttentionScratch layout_scratch(Carve& carve, const Attention::Sizes& s, DType e
 
 namespace {
 
-constexpr int threads = 256, warps = threads / 32;
+constexpr int threads = 256, warps = threads / 32, scan_threads = 1024;
 constexpr int most_pairs = most_head_dim / 2 / 32;  // of a lane
 
 // One block: a running sum of the segments' tiles, and the checks of the offsets, which the call could not see.
-__global__ void tiles_kernel(std::int64_t tokens, std::int64_t segments, std::int64_t longest, int tile,
-                             const std::int32_t* offsets, std::int32_t* first_tile, FaultSink faults) {
+__global__ void __launch_bounds__(scan_threads)
+    tiles_kernel(std::int64_t tokens, std::int64_t segments, std::int64_t longest, int tile,
+                 const std::int32_t* offsets, std::int32_t* first_tile, FaultSink faults) {
   __shared__ int per_warp[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   bool bad = false;
@@ -263,7 +264,6 @@ void check_dim(const char* op, const Attention::Sizes& n) {
 }  // namespace
 
 void prepare(const AttentionCall& call, const Attention::Inputs& in, bool fresh) {
-  constexpr int scan_threads = 1024;
   tiles_kernel<<<1, scan_threads, 0, call.stream>>>(
       call.n.tokens, call.n.segments, call.n.longest, tile_of(padded_dim(call.n.head_dim)),
       data<const std::int32_t>(in.segments.offsets), call.scratch.first_tile, call.faults);
