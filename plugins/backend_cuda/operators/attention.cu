@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(scan_threads)
     report(faults, Fault::segment_ends, offsets[0], offsets[segments], tokens);
     bad = true;
   }
+  __syncthreads();  // that is told first
   int before = 0;
   for (std::int64_t begin = 0; begin < segments; begin += blockDim.x) {
     const std::int64_t s = begin + threadIdx.x;

@@ -1,0 +1,93 @@
+// Operators of no device: what a dry run asks, and what is refused before anything is put on a stream.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "plugins/backend_cuda/operators/cuda_operators.h"
+#include "plugins/backend_host/host_stream.h"
+#include "runtime/base/error.h"
+
+namespace ananke::cuda {
+namespace {
+
+class ZeroedMemory final : public MemorySource {
+ public:
+  void* allocate(std::size_t bytes) override {
+    return std::memset(::operator new (bytes, std::align_val_t{256}), 0, bytes);
+  }
+  void release(void* memory, std::size_t) noexcept override { ::operator delete (memory, std::align_val_t{256}); }
+  const char* name() const override { return "host memory"; }
+};
+
+struct Planned {
+  explicit Planned(DType widest = DType::f32) : operators(DeviceFacts::expected(), arena, arena, widest) {}
+  const OperatorSet* operator->() const { return &operators.set(); }
+  ZeroedMemory source;
+  Arena arena{source};
+  CudaOperators operators;
+};
+
+const Planned& planned() {
+  static const Planned once;
+  return once;
+}
+
+template <class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::internal);
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(CudaOperatorsOfNoDevice, TellSizes) {
+  const GroupedMlp::Sizes mlp{1000, 64, 32, 4};
+  EXPECT_GE(planned()->grouped_mlp->saved(mlp), std::size_t{2} * 1000 * 32 * 4);
+  EXPECT_GE(planned()->grouped_mlp->workspace(mlp), std::size_t{3} * 1000 * 32 * 4);
+  const Attention::Sizes attention{1000, 8, 2, 64, 3, 500};
+  EXPECT_GE(planned()->attention->saved(attention), std::size_t{1000} * 18 * 4);
+  EXPECT_GE(planned()->attention->workspace(attention), std::size_t{1000} * 10 * 64 * 4);
+  EXPECT_EQ(planned()->add_rms_norm->saved({0, 64}), 0U);
+}
+
+TEST(CudaOperatorsOfNoDevice, TakeHalfTheMemoryForActivationsInBf16) {
+  const Planned narrow(DType::bf16);
+  const GroupedMlp::Sizes mlp{1000, 64, 32, 4};
+  EXPECT_EQ(narrow->grouped_mlp->saved(mlp) * 2, planned()->grouped_mlp->saved(mlp));
+  EXPECT_LT(narrow->attention->workspace({1000, 8, 2, 64, 3, 500}),
+            planned()->attention->workspace({1000, 8, 2, 64, 3, 500}));
+}
+
+TEST(CudaOperatorsOfNoDevice, BoundTheLogitsOfAChunk) {
+  const std::size_t gigabyte = std::size_t{1} << 30;
+  EXPECT_LE(planned()->head_loss->workspace({65536, 2048, 32768}), gigabyte + (1 << 20));
+  EXPECT_LE(planned()->head_loss->workspace({65536, 2048, 256000}), gigabyte + (1 << 20));
+  EXPECT_LT(planned()->head_loss->workspace({10, 2048, 256000}), std::size_t{10} * 256000 * 4 + 4096);
+}
+
+TEST(CudaOperatorsOfNoDevice, RefuseArgumentsAndStreamsOfOthersFirst) {
+  HostStream stream("compute");
+  alignas(256) char memory[256] = {};
+  const auto tensor = [&](DType dtype, Shape shape) { return TensorView{memory, dtype, shape}; };
+  using enum DType;
+  EXPECT_EQ(refusal([&] {
+              planned()->linear->forward(stream, {tensor(bf16, {2, 3}), tensor(f32, {2, 3}), tensor(bf16, {2, 2})});
+            }),
+            "linear forward: weight is f32 [2, 3], but bf16 [2, 3] is needed");
+  EXPECT_EQ(refusal([&] {
+              planned()->linear->forward(stream, {tensor(f64, {2, 3}), tensor(f64, {2, 3}), tensor(f64, {2, 2})});
+            }),
+            "linear forward: x is f64 [2, 3], but f32 [2, 3] is needed");
+  EXPECT_NE(refusal([&] {
+              planned()->elementwise->add(stream, tensor(f32, {4}), tensor(f32, {4}), tensor(f32, {4}));
+            }).find("another backend"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace ananke::cuda
