@@ -19,6 +19,7 @@
 
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/cuda_device.h"
+#include "plugins/backend_cuda/environment.h"
 #include "plugins/backend_cuda/operators/cuda_operators.h"
 #include "runtime/base/error.h"
 
@@ -357,6 +358,7 @@ void run(std::int64_t tokens, const std::string& filter) {
 
 int main(int argc, char** argv) {
   try {
+    ananke::cuda::prepare_environment({});
     ananke::cuda::run(argc > 1 ? std::atoll(argv[1]) : 16384, argc > 2 ? argv[2] : "");
   } catch (const ananke::Error& error) {
     fmt::print(stderr, "cuda_operators_bench: {}\n", error.what());

@@ -11,6 +11,7 @@
 
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/cuda_device.h"
+#include "plugins/backend_cuda/environment.h"
 #include "plugins/backend_cuda/operators/cuda_operators.h"
 #include "plugins/backend_host/host_stream.h"
 #include "plugins/backend_host/operators/bf16.h"
@@ -115,6 +116,7 @@ class SharedBenches final : public testing::Environment {
     if (!bench) bench = cuda_bench(elements);
     return *bench;
   }
+  void SetUp() override { prepare_environment({}); }
   void TearDown() override {
     f32_.reset();
     bf16_.reset();
