@@ -16,17 +16,21 @@ namespace {
 using Sizes = NewtonSchulz::Sizes;
 
 constexpr int threads = 256;
-constexpr int norm_blocks = 64;                      // partial sums of one matrix
-constexpr std::int64_t elements_together = 1 << 24;  // of the matrices computed at a time
-constexpr int side = 32, side_rows = 8;              // of a block that transposes
+constexpr int norm_blocks = 64;  // partial sums of one matrix
+// Of the matrices computed at a time: enough products to fill a device.
+constexpr std::int64_t bytes_together = 1 << 28;
+constexpr int side = 32, side_rows = 8;  // of a block that transposes
 
 struct Layout {
-  explicit Layout(const Sizes& n)
-      : s(std::min(n.rows, n.columns)),
+  Layout(const Sizes& n, NewtonSchulz::Precision precision)
+      : dtype(precision == NewtonSchulz::Precision::bf16 ? DType::bf16 : DType::f32),
+        s(std::min(n.rows, n.columns)),
         l(std::max(n.rows, n.columns)),
         transposed(n.rows > n.columns),
-        most(std::clamp<std::int64_t>(elements_together / std::max<std::int64_t>(1, s * l), 1, 256)),
+        most(std::clamp<std::int64_t>(bytes_together / (std::max<std::int64_t>(1, s * l) * size()), 1, 256)),
         together(std::min(n.count, most)) {}
+  std::int64_t size() const { return static_cast<std::int64_t>(size_of(dtype)); }
+  DType dtype;
   std::int64_t s, l;  // short and long side
   bool transposed;
   std::int64_t most;      // matrices at a time, however many there are: what the algorithms are chosen for
@@ -34,17 +38,18 @@ struct Layout {
 };
 
 struct Scratch {
-  float *x, *y;   // [together, s, l], of the precision's type
-  float *a, *b;   // [together, s, s]
+  void *x, *y;    // [together, s, l], of the precision's type
+  void *a, *b;    // [together, s, s]
   double* norms;  // [together, norm_blocks]
 };
 
 Scratch layout_scratch(Carve& carve, const Layout& n) {
+  const std::int64_t area = n.together * n.s * n.l * n.size(), square = n.together * n.s * n.s * n.size();
   Scratch scratch{};
-  scratch.x = carve.take<float>(n.together * n.s * n.l);
-  scratch.y = carve.take<float>(n.together * n.s * n.l);
-  scratch.a = carve.take<float>(n.together * n.s * n.s);
-  scratch.b = carve.take<float>(n.together * n.s * n.s);
+  scratch.x = carve.take<std::byte>(area);
+  scratch.y = carve.take<std::byte>(area);
+  scratch.a = carve.take<std::byte>(square);
+  scratch.b = carve.take<std::byte>(square);
   scratch.norms = carve.take<double>(n.together * norm_blocks);
   return scratch;
 }
@@ -129,12 +134,7 @@ class Iteration {
  public:
   Iteration(Products& products, cudaStream_t stream, const NewtonSchulz::Arguments& a, const Layout& n,
             const Scratch& scratch)
-      : products_(products),
-        stream_(stream),
-        arguments_(a),
-        n_(n),
-        scratch_(scratch),
-        dtype_(a.precision == NewtonSchulz::Precision::bf16 ? DType::bf16 : DType::f32) {}
+      : products_(products), stream_(stream), arguments_(a), n_(n), scratch_(scratch), dtype_(n.dtype) {}
 
   // In place on `count` matrices from `matrices` on.
   void run(float* matrices, std::int64_t count) {
@@ -158,19 +158,18 @@ class Iteration {
     norm_kernel<T><<<dim3(norm_blocks, number), threads, 0, stream_>>>(n_.s * n_.l, matrices, scratch_.norms);
     ANANKE_CUDA_LAUNCHED("newton_schulz: norms");
     load_kernel<T><<<dim3(tiles_of(rows, columns), number), dim3(side, side_rows), 0, stream_>>>(
-        rows, columns, n_.transposed, arguments_.eps, scratch_.norms, matrices, reinterpret_cast<T*>(scratch_.x));
+        rows, columns, n_.transposed, arguments_.eps, scratch_.norms, matrices, static_cast<T*>(scratch_.x));
     ANANKE_CUDA_LAUNCHED("newton_schulz: load");
   }
   template <class T>
   void store(float* matrices, std::int64_t count, T) {
     store_kernel<T><<<dim3(tiles_of(n_.s, n_.l), static_cast<unsigned>(count)), dim3(side, side_rows), 0, stream_>>>(
-        n_.s, n_.l, n_.transposed, data<const int>(arguments_.finite), reinterpret_cast<const T*>(scratch_.x),
-        matrices);
+        n_.s, n_.l, n_.transposed, data<const int>(arguments_.finite), static_cast<const T*>(scratch_.x), matrices);
     ANANKE_CUDA_LAUNCHED("newton_schulz: store");
   }
   // out[s, columns] = alpha a b + beta add, per matrix.
   void multiply(std::int64_t count, std::int64_t columns, std::int64_t terms, const Factor& a, const Factor& b,
-                double alpha, double beta, const float* add, float* out) {
+                double alpha, double beta, const void* add, void* out) {
     products_.run(stream_, {.m = n_.s,
                             .n = columns,
                             .k = terms,
@@ -199,16 +198,17 @@ class Iteration {
 }  // namespace
 
 std::size_t CudaNewtonSchulz::workspace(const Sizes& s) const {
-  Carve carve;
-  layout_scratch(carve, Layout(s));
-  return carve.used();
+  Carve f32, bf16;
+  layout_scratch(f32, Layout(s, Precision::f32));
+  layout_scratch(bf16, Layout(s, Precision::bf16));
+  return std::max(f32.used(), bf16.used());
 }
 
 void CudaNewtonSchulz::run(Stream& stream, const Arguments& a) {
   const Sizes n = arguments::check(a);
   expect_region("newton_schulz", "workspace", a.workspace, workspace(n));
   if (a.matrices.elements() == 0) return;
-  const Layout layout(n);
+  const Layout layout(n, a.precision);
   Carve carve(a.workspace);
   const Scratch scratch = layout_scratch(carve, layout);
   const cudaStream_t on = raw(stream);
