@@ -69,8 +69,9 @@ class CudaBench final : public Bench {
  protected:
   Arena& memory() override { return device_.memory(); }
   void copy_in(void* to, const void* from, std::size_t bytes) override {
+    // In the stream: cudaMemcpy returns while its last piece is still on the way, and no other stream waits for that.
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, raw(stream())), "fill a tensor");
     stream().synchronize();
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "fill a tensor");
   }
   void copy_out(void* to, const void* from, std::size_t bytes) override {
     stream().synchronize();
