@@ -41,7 +41,7 @@ Capacity capacity_of(const ExpertSizes& s, int chunks) {
     fail(
         ErrorKind::config,
         "ep: a chunk of {} tokens on each of {} ranks may become {} rows of {} experts, more than 32 bits count; raise "
-        "plugins.ep.chunks from {}",
+        "plugins.ep.chunks from {}, or lower training.rows_per_microbatch",
         tokens, s.ranks, c.rows, local, chunks);
   }
   return c;

@@ -45,11 +45,10 @@ Number read_number(const pb::Message& message, const FieldDescriptor* field, int
   }
 }
 
-// Written so that NaN breaks every limit.
 bool within(const FieldRule& rule, double value) {
-  if (rule.has_minimum() && !(value >= rule.minimum())) return false;
-  if (rule.has_maximum() && !(value <= rule.maximum())) return false;
-  if (rule.has_above() && !(value > rule.above())) return false;
+  if (rule.has_minimum() && value < rule.minimum()) return false;
+  if (rule.has_maximum() && value > rule.maximum()) return false;
+  if (rule.has_above() && value <= rule.above()) return false;
   return !rule.has_below() || value < rule.below();
 }
 
@@ -57,7 +56,7 @@ std::string check_value(const pb::Message& message, const FieldDescriptor* field
   if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
     const Number n = read_number(message, field, index);
     if (n.text.empty()) return "";
-    if (std::isinf(n.value)) return fmt::format("is {}, but must be a finite number", n.text);
+    if (!std::isfinite(n.value)) return fmt::format("is {}, but must be a finite number", n.text);
     if (within(rule, n.value)) return "";
     return fmt::format("is {}, but must be {}", n.text, describe_rule(field));
   }

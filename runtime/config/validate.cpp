@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <regex>
 #include <set>
@@ -25,6 +26,18 @@ void append(Problems* all, Problems more) { all->insert(all->end(), more.begin()
 std::string multiples_near(std::uint64_t value, std::uint64_t unit) {
   const std::uint64_t below = value / unit * unit;
   return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
+}
+
+// The largest divisor of `number` that is no larger than `limit`.
+std::uint64_t divisor_up_to(std::uint64_t limit, std::uint64_t number) {
+  std::uint64_t best = 1;
+  for (std::uint64_t i = 1; i * i <= number; ++i) {
+    if (number % i != 0) continue;
+    for (const std::uint64_t divisor : {i, number / i}) {
+      if (divisor <= limit) best = std::max(best, divisor);
+    }
+  }
+  return best;
 }
 
 constexpr std::size_t longest_set_name = 64;
@@ -288,15 +301,14 @@ Problems check_gathers(const Training& training, std::uint32_t ranks, std::uint6
   Problems problems;
   const std::uint64_t asked = training.microbatches_per_gather();
   if (asked == 0 || microbatches % asked == 0) return problems;
-  std::uint64_t smaller = std::min(asked, microbatches);
-  while (microbatches % smaller != 0) --smaller;
   add(&problems, "training.microbatches_per_gather",
       "is {}, no divisor of the {} that each of {} ranks has in a step (rows_per_step {}, rows_per_microbatch {}); set "
       "it "
       "to {}, or to 0 for all of them",
       asked, microbatches == 1 ? "1 microbatch" : fmt::format("{} microbatches", microbatches), ranks,
       training.rows_per_step(),
-      training.rows_per_microbatch() == 0 ? training.rows_per_step() / ranks : training.rows_per_microbatch(), smaller);
+      training.rows_per_microbatch() == 0 ? training.rows_per_step() / ranks : training.rows_per_microbatch(),
+      divisor_up_to(asked, microbatches));
   return problems;
 }
 
@@ -314,6 +326,26 @@ Problems check_rows(const Training& training, std::uint32_t ranks) {
         training.rows_per_microbatch(), ranks, rows / ranks, rows, multiples_near(rows, unit), rows / ranks);
   } else {
     append(&problems, check_gathers(training, ranks, training.rows_per_microbatch() == 0 ? 1 : rows / unit));
+  }
+  return problems;
+}
+
+Problems check_microbatches(const Training& training, const Model& model, std::uint32_t ranks) {
+  Problems problems;
+  const std::uint64_t rows = training.rows_per_step() / ranks, length = training.sequence_length();
+  const std::uint64_t asked = training.rows_per_microbatch(), each = asked == 0 ? rows : asked;
+  if (rows == 0 || each == 0 || rows % each != 0) return problems;  // check_rows says so
+  constexpr std::uint64_t most_tokens = std::numeric_limits<std::int32_t>::max(), most_layers = 4'000'000;
+  const std::uint64_t microbatches = rows / each, layers = model.num_hidden_layers();
+  if (each * length > most_tokens) {
+    add(&problems, "training.rows_per_microbatch",
+        "is {}, and {} rows of {} tokens make a microbatch of {}; at most {} are served: set it to {}", asked, each,
+        length, each * length, most_tokens, divisor_up_to(most_tokens / length, rows));
+  } else if (microbatches * layers > most_layers) {
+    add(&problems, "training.rows_per_microbatch",
+        "is {}, and the {} rows that each of {} ranks has in a step make {} microbatches of {} layers; a step has at "
+        "most {} of both multiplied: raise it, or use more ranks",
+        asked, rows, ranks, microbatches, layers, most_layers);
   }
   return problems;
 }
@@ -428,6 +460,7 @@ Problems check_job(const Job& job, std::uint32_t ranks) {
   append(&problems, check_mesh(job.mesh(), ranks));
   append(&problems, check_expert_axis(job.mesh(), job.model()));
   append(&problems, check_rows(job.training(), ranks));
+  append(&problems, check_microbatches(job.training(), job.model(), ranks));
   append(&problems, check_learning_rate(job.learning_rate(), job.training()));
   append(&problems, check_data(job.data(), job.model()));
   append(&problems, check_evaluation(job.evaluation(), job.data()));

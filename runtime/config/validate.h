@@ -35,6 +35,9 @@ Problems check_mesh(const Mesh& mesh, std::uint32_t ranks);
 Problems check_expert_axis(const Mesh& mesh, const Model& model);
 // Rows are dealt to ranks in turn, each rank's rows cut in microbatches.
 Problems check_rows(const Training& training, std::uint32_t ranks);
+// Tokens of a microbatch are counted in 32 bits, and a step is a list with entries for every layer of every microbatch.
+// Of rows that check_rows takes.
+Problems check_microbatches(const Training& training, const Model& model, std::uint32_t ranks);
 Problems check_learning_rate(const LearningRate& rate, const Training& training);
 Problems check_data(const Data& data, const Model& model);
 Problems check_evaluation(const Evaluation& evaluation, const Data& data);

@@ -32,9 +32,11 @@ class Guarded : public Role {
   }
   std::vector<PlanLine> checked(std::string_view method, std::vector<PlanLine> lines) const {
     for (const PlanLine& line : lines) {
-      guard_.require(!line.purpose.empty() && line.bytes <= most_plugin_bytes, method,
-                     "it plans {} bytes for '{}'; give every line a purpose and at most {} bytes", line.bytes,
-                     line.purpose, most_plugin_bytes);
+      guard_.require(!line.purpose.empty(), method, "it plans {} bytes for ''; give every line a purpose", line.bytes);
+      guard_.require(line.bytes <= most_plugin_bytes, method,
+                     "it plans {} bytes for '{}', which is more than {}; it miscounts, or the job is too large for one "
+                     "rank: use more, or smaller microbatches",
+                     line.bytes, line.purpose, most_plugin_bytes);
     }
     return lines;
   }

@@ -1,5 +1,7 @@
 #include "runtime/model/local_experts.h"
 
+#include <limits>
+
 #include "runtime/base/error.h"
 #include "runtime/model/region_cutter.h"
 
@@ -18,6 +20,17 @@ TensorView filled(const TensorView& rows, const Routing& routing) {
 }
 
 }  // namespace
+
+std::int64_t LocalExperts::capacity(const ExpertSizes& s) const {
+  const std::int64_t rows = s.tokens * s.k;
+  if (rows > std::numeric_limits<std::int32_t>::max()) {
+    fail(ErrorKind::config,
+         "a microbatch of {} tokens that visit {} experts each makes {} rows, more than 32 bits count; lower "
+         "training.rows_per_microbatch",
+         s.tokens, s.k, rows);
+  }
+  return rows;
+}
 
 std::size_t LocalExperts::chunk_saved(const ExpertSizes& s) const {
   RegionCutter cutter;

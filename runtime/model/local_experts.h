@@ -9,7 +9,8 @@ namespace ananke {
 class LocalExperts : public Experts {
  public:
   void use(const OperatorSet& operators) override { operators_ = &operators; }
-  std::int64_t capacity(const ExpertSizes& s) const override { return s.tokens * s.k; }
+  // Error(config) when they cannot be counted in 32 bits.
+  std::int64_t capacity(const ExpertSizes& s) const override;
   std::size_t chunk_saved(const ExpertSizes& s) const override;
   std::size_t workspace(const ExpertSizes& s) const override;
   void start(const ExpertsStart& start) override;

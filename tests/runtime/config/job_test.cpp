@@ -98,6 +98,8 @@ TEST_F(JobReader, ChecksTheRulesOfFieldsWithTheirPlaces) {
   expect_refused("vocab_size: 64", "vocab_size: 1", {"job.textproto:4:3: ", "model.vocab_size is 1", "at least 2"});
   expect_refused("lr: 0.25", "lr: 0", {"job.textproto:22:7: ", "plugins.tune.lr is 0", "above 0 and below 1"});
   expect_refused("lr: 0.25", "lr: nan", {"plugins.tune.lr is nan"});
+  expect_refused("lr: 0.25", "shift: nan", {"plugins.tune.shift is nan", "finite"});
+  expect_refused("lr: 0.25", "shift: -inf", {"plugins.tune.shift is -inf", "finite"});
   expect_refused("lr: 0.25", "scales: [1, inf]", {"plugins.tune.scales[1] is inf", "finite"});
   expect_refused("lr: 0.25", "scales: [1, -2]", {"job.textproto:22:7: ", "plugins.tune.scales[1] is -2", "at least 0"});
   expect_refused("lr: 0.25", "bucket: \"64 parsecs\"",

@@ -246,6 +246,41 @@ TEST(Validation, ChecksThatMicrobatchesOfAGatherDivideAStep) {
                  {"is 3", "the 1 microbatch that", "rows_per_microbatch 4", "set it to 1"});
 }
 
+// A large prime of microbatches has no divisor near what is asked: the advice comes at once all the same.
+TEST(Validation, FindsADivisorOfVeryManyMicrobatches) {
+  Training training = small_training();
+  training.set_rows_per_step(4294967291u);
+  training.set_rows_per_microbatch(1);
+  training.set_microbatches_per_gather(4294967290u);
+  expect_problem(check_rows(training, 1), "training.microbatches_per_gather", {"is 4294967290", "set it to 1,"});
+}
+
+TEST(Validation, ChecksHowManyMicrobatchesAStepHas) {
+  const Model model = small_model();  // 4 layers
+  Training training = small_training();
+  training.set_rows_per_microbatch(1);
+  training.set_rows_per_step(2'000'000);
+  EXPECT_TRUE(check_microbatches(training, model, 2).empty());
+  training.set_rows_per_step(2'000'002);
+  expect_problem(check_microbatches(training, model, 2), "training.rows_per_microbatch",
+                 {"is 1", "1000001 microbatches of 4 layers", "2 ranks", "raise it"});
+  training.set_rows_per_step(4294967295u);  // more than an int counts
+  expect_problem(check_microbatches(training, model, 1), "training.rows_per_microbatch", {"4294967295 microbatches"});
+}
+
+TEST(Validation, ChecksHowManyTokensAMicrobatchHas) {
+  const Model model = small_model();
+  Training training = small_training();
+  training.set_sequence_length(16777216);
+  training.set_rows_per_step(254);
+  EXPECT_TRUE(check_microbatches(training, model, 2).empty()) << "127 rows of 2^24 tokens";
+  training.set_rows_per_step(256);
+  expect_problem(check_microbatches(training, model, 2), "training.rows_per_microbatch",
+                 {"is 0", "128 rows of 16777216 tokens", "a microbatch of 2147483648", "set it to 64"});
+  training.set_rows_per_microbatch(64);
+  EXPECT_TRUE(check_microbatches(training, model, 2).empty());
+}
+
 TEST(Validation, ChecksHowRowsAreShared) {
   Training training = small_training();
   EXPECT_TRUE(check_rows(training, 4).empty());
