@@ -88,6 +88,23 @@ TEST(HostWire, SumsWhatLandedInF32InRankOrderHoweverItIsCut) {
   }
 }
 
+// In f32 1 + 2^-24 is 1, but 2^-24 + 2^-24 + 1 is more: the sum tells in which order it was made.
+TEST(HostWire, SumsFromTheFirstRankToTheLast) {
+  constexpr std::int64_t n = 300;
+  const float large = 1, small = 0x1p-24f;
+  for (const auto& [terms, want] : {std::pair{Floats{large, small, small}, 1.0f},
+                                    {Floats{small, small, large}, 1 + 0x1p-23f},
+                                    {Floats{large, small, small, -large, small}, small}}) {
+    Host host(2);
+    Halves landed;
+    for (const float term : terms) landed.insert(landed.end(), n, reference::to_bf16(term));
+    Floats sum(n, 0.0f);
+    host->wire->landing_sum(host.stream, {halves(landed, {std::ssize(terms), n}), flat(sum), false});
+    host.finish();
+    EXPECT_EQ(sum, Floats(n, want));
+  }
+}
+
 TEST(HostWire, SumsAsTheReferenceDoesBitForBit) {
   Host host(3);
   for (const auto& [ranks, n] : {std::pair<std::int64_t, std::int64_t>{0, 3}, {1, 0}, {1, 5}, {7, 40000}, {3, 257}}) {
