@@ -199,6 +199,9 @@ std::string why_no_config(const pb::Any& config, const Schema& schema, bool unkn
   }
   if (schema.plugin_of_message(message_of_url(url)) == nullptr)
     return unknown_passes ? "" : unknown_config(url, schema);
+  if (const std::string right = type_url(message_of_url(url)); url != right) {  // others may not read back when printed
+    return fmt::format("a config's type_url is '{}'; write [{}] {{ }}", printable(url, most_quoted), right);
+  }
   try {
     schema.unpack(config);
   } catch (const Error& error) {

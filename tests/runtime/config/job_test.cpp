@@ -66,6 +66,10 @@ TEST_F(JobReader, RefusesAConfigWhoseBytesAreNoPluginsMessage) {
   refused(R"(type_url: "a\"b\001" value: "\377")", {"job.textproto:28:3: ", "no plugin at hand"});
   refused(R"(type_url: "ananke/ananke.plugin.Tune" value: "\377\377")",
           {"job.textproto:28:3: ", "2 bytes", "no ananke.plugin.Tune", "[ananke/ananke.plugin.Tune] { }"});
+  for (const char* url : {R"(anan\017e)", "", "a.b/c"}) {
+    refused(fmt::format(R"(type_url: "{}/ananke.plugin.Tune" value: "")", url),
+            {"job.textproto:28:3: ", "type_url", "write [ananke/ananke.plugin.Tune]"});
+  }
   refused(R"(value: "\t\000")", {"job.textproto:28:3: ", "no type_url"});
 }
 
