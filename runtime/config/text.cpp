@@ -190,6 +190,18 @@ std::string sentence(const SourceText& source, const Complaint& at, const pb::De
   return with_place(source, at, text, word);
 }
 
+// A message made of bytes may have fields that its type has not. Printed they stand as numbers, which no job may hold.
+bool reads_back(const pb::Message& message, const Schema& schema) {
+  std::string text;
+  Complaints ignored;
+  pb::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&ignored);
+  parser.AllowPartialMessage(true);
+  const std::unique_ptr<pb::Message> again = schema.make(message.GetDescriptor());
+  return pb::TextFormat::PrintToString(message, &text) && parser.ParseFromString(text, again.get()) &&
+         again->SerializePartialAsString() == message.SerializePartialAsString();
+}
+
 // What is wrong with a config; empty: nothing is. Written as [ananke/NAME] { } it has been read by the parser, which
 // takes type_url and value as they stand.
 std::string why_no_config(const pb::Any& config, const Schema& schema, bool unknown_passes) {
@@ -203,11 +215,12 @@ std::string why_no_config(const pb::Any& config, const Schema& schema, bool unkn
     return fmt::format("a config's type_url is '{}'; write [{}] {{ }}", printable(url, most_quoted), right);
   }
   try {
-    schema.unpack(config);
+    if (reads_back(*schema.unpack(config), schema)) return "";
+    return fmt::format("its {} bytes hold more than fields of {}; write its fields: [{}] {{ }}", config.value().size(),
+                       message_of_url(url), url);
   } catch (const Error& error) {
     return fmt::format("{}; write its fields: [{}] {{ }}", error.what(), url);
   }
-  return "";
 }
 
 // Goes down with the tree of the text (null: without places) to the first config that nothing could be made of. An Any

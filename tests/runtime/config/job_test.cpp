@@ -70,6 +70,8 @@ TEST_F(JobReader, RefusesAConfigWhoseBytesAreNoPluginsMessage) {
     refused(fmt::format(R"(type_url: "{}/ananke.plugin.Tune" value: "")", url),
             {"job.textproto:28:3: ", "type_url", "write [ananke/ananke.plugin.Tune]"});
   }
+  refused(R"(type_url: "ananke/ananke.plugin.Tune" value: "\260\0037")",  // a number for field 54
+          {"job.textproto:28:3: ", "its 3 bytes hold more than fields of ananke.plugin.Tune"});
   refused(R"(value: "\t\000")", {"job.textproto:28:3: ", "no type_url"});
 }
 
