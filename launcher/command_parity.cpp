@@ -1,4 +1,6 @@
 // ananke parity: our model against a recorded Hugging Face case.
+#include <fmt/format.h>
+
 #include <cstdio>
 
 #include "launcher/command.h"
@@ -11,7 +13,22 @@ namespace {
 
 namespace po = boost::program_options;
 
-void add_options(CommandOptions& to, ParityOptions& options) {
+// What users see and give; the defaults of ParityOptions are those of fp32.
+struct Tolerances {
+  double logits, loss, gradients;
+};
+constexpr Tolerances fp32{2e-5, 1e-6, 1e-4}, bf16{6e-2, 1e-2, 1e-1};
+
+struct Given {
+  std::string compute;
+  double logits = 0, loss = 0, gradients = 0;
+};
+
+std::string default_text(double in_fp32, double in_bf16, const char* what) {
+  return fmt::format("{}; default: {:.0e}, with bf16 {:.0e}", what, in_fp32, in_bf16);
+}
+
+void add_options(CommandOptions& to, ParityOptions& options, Given& given) {
   auto add = to.add();
   add("ranks", po::value(&options.ranks)->value_name("N")->default_value(1),
       "ranks, as threads; rows are dealt to them in turn");
@@ -21,11 +38,25 @@ void add_options(CommandOptions& to, ParityOptions& options) {
   add("backend", po::value(&options.backend)->value_name("PLUGIN")->default_value("backend_host"),
       "what computes; with backend_cuda every rank takes a GPU");
   add("recompute", po::bool_switch(&options.recompute), "recompute every block before its backward");
-  add("logits-tolerance", po::value(&options.logits_tolerance)->value_name("X")->default_value(2e-5, "2e-5"),
-      "absolute");
-  add("loss-tolerance", po::value(&options.loss_tolerance)->value_name("X")->default_value(1e-6, "1e-6"), "absolute");
-  add("gradient-tolerance", po::value(&options.gradient_tolerance)->value_name("X")->default_value(1e-4, "1e-4"),
-      "of a tensor's largest element");
+  add("compute", po::value(&given.compute)->value_name("TYPE")->default_value("fp32"),
+      "fp32 or bf16: what activations, gathered weights and products are (training.compute)");
+  const auto tolerance = [&](const char* name, double& value, double in_fp32, double in_bf16, const char* what) {
+    add(name, po::value(&value)->value_name("X"), default_text(in_fp32, in_bf16, what).c_str());
+  };
+  tolerance("logits-tolerance", given.logits, fp32.logits, bf16.logits, "absolute");
+  tolerance("loss-tolerance", given.loss, fp32.loss, bf16.loss, "absolute");
+  tolerance("gradient-tolerance", given.gradients, fp32.gradients, bf16.gradients, "of a tensor's largest element");
+}
+
+void take(const CommandOptions& command, const Given& given, ParityOptions& options) {
+  if (given.compute != "fp32" && given.compute != "bf16") {
+    fail(ErrorKind::usage, "--compute {} is nothing to compute in; give fp32 or bf16", given.compute);
+  }
+  options.compute = given.compute == "bf16" ? DType::bf16 : DType::f32;
+  const Tolerances& defaults = given.compute == "bf16" ? bf16 : fp32;
+  options.logits_tolerance = command.given("logits-tolerance") ? given.logits : defaults.logits;
+  options.loss_tolerance = command.given("loss-tolerance") ? given.loss : defaults.loss;
+  options.gradient_tolerance = command.given("gradient-tolerance") ? given.gradients : defaults.gradients;
 }
 
 void print(const std::vector<ParityLine>& lines) {
@@ -40,15 +71,17 @@ void print(const std::vector<ParityLine>& lines) {
 
 int command_parity(const Arguments& arguments) {
   ParityOptions options;
+  Given given;
   std::string folder, case_file;
   CommandOptions command("parity", "HF_FOLDER [CASE_FILE] [options]",
                          "Runs the folder's model (config.json, safetensors) on the case's input_ids and compares\n"
                          "logits, loss and every grad.* with the case, a safetensors file. The case is\n"
                          "HF_FOLDER/case.safetensors where it is not given. Exit code 7 past a tolerance.");
-  add_options(command, options);
+  add_options(command, options, given);
   command.word("HF_FOLDER", folder);
   command.word("CASE_FILE", case_file, false);
   if (!command.read(arguments)) return 0;
+  take(command, given, options);
   options.folder = folder;
   options.case_file = case_file.empty() ? options.folder / "case.safetensors" : std::filesystem::path(case_file);
   const std::vector<ParityLine> lines = run_parity(options);

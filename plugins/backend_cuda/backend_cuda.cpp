@@ -17,13 +17,12 @@
 #include "runtime/base/units.h"
 #include "runtime/comm/exchange_table.h"
 #include "runtime/plugin/descriptor.h"
+#include "runtime/roles/compute_type.h"
 
 namespace ananke {
 namespace {
 
 using namespace cuda;
-
-constexpr DType activations = DType::f32;  // of the passes
 
 RankPlace place_of(const RoleContext& context) {
   RankPlace place;
@@ -61,6 +60,7 @@ struct BackendCuda::HostArenas {
 BackendCuda::BackendCuda(const RoleContext& context, const plugin::BackendCuda& config)
     : config_(config),
       place_(place_of(context)),
+      widest_(compute_type(context.job)),
       dry_(context.dry),
       exchange_deadline_(parse_duration(context.site.deadlines().exchange())),
       step_deadline_(parse_duration(context.site.deadlines().step())) {
@@ -117,12 +117,12 @@ const OperatorSet& BackendCuda::operators() {
   if (dry_) {
     host_arenas_ = std::make_unique<HostArenas>();
     operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory,
-                                                 activations);
+                                                 widest_);
     return operators_->set();
   }
   CudaDevice& device = open();
   use_device(device.facts().device);
-  operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), activations);
+  operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), widest_);
   device.failure()->look_by([&operators = *operators_] { operators.check(); });
   device.count_reads_of([&operators = *operators_] { return operators.reads(); });
   return operators_->set();

@@ -25,6 +25,7 @@ class BackendCuda final : public Backend {
   BackendCuda(const RoleContext& context, const plugin::BackendCuda& config);
   ~BackendCuda() override;
 
+  bool computes_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
   Device& device() override;
   // In a dry run for sizes only: no device is touched, so there may be none, nor a driver.
   const OperatorSet& operators() override;
@@ -37,6 +38,7 @@ class BackendCuda final : public Backend {
 
   const plugin::BackendCuda config_;
   const cuda::RankPlace place_;
+  const DType widest_;  // of activations
   const bool dry_;
   const std::chrono::milliseconds exchange_deadline_, step_deadline_;
   std::mutex mutex_;

@@ -15,6 +15,7 @@
 #include "plugins/ep/layout.h"
 #include "runtime/base/error.h"
 #include "runtime/plugin/descriptor.h"
+#include "runtime/roles/compute_type.h"
 
 namespace ananke {
 namespace {
@@ -58,9 +59,9 @@ TensorView tokens_of(const TensorView& all, TokenRange range) {
 
 class Ep final : public Experts {
  public:
-  Ep(const RoleContext&, const plugin::Ep& config)
+  Ep(const RoleContext& context, const plugin::Ep& config)
       : chunks_(static_cast<int>(config.chunks())),
-        wire_(config.wire() == plugin::Ep::BF16 ? DType::bf16 : DType::f32) {}
+        wire_(config.wire() == plugin::Ep::BF16 ? DType::bf16 : compute_type(context.job)) {}
   ~Ep() override { wait_quietly(); }
 
   bool exchanges_tokens() const override { return true; }

@@ -9,6 +9,7 @@
 #include "plugins/fsdp/slots.h"
 #include "runtime/base/log.h"
 #include "runtime/plugin/descriptor.h"
+#include "runtime/roles/compute_type.h"
 #include "runtime/roles/parameters.h"
 
 namespace ananke {
@@ -32,19 +33,22 @@ int count_blocks(std::uint32_t asked, const ParameterTable& table) {
 }
 
 Layout make_layout(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                   const plugin::Fsdp& config, int node_ranks) {
+                   const plugin::Fsdp& config, int node_ranks, DType compute) {
   Layout layout;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
     layout.begin.push_back(layout.owned);
     layout.owned += placement.unit(unit, at).range();
   }
-  if (placement.mesh().shard == 1) return layout;
-  const int all = static_cast<int>(table.blocks().size());
-  layout.weights = fsdp::assign_slots(
-      table, placement, config.reshard_after_forward() ? count_blocks(config.prefetch_blocks(), table) : all);
+  const bool cut = placement.mesh().shard > 1;
+  if (cut || compute != DType::f32) {
+    const int all = static_cast<int>(table.blocks().size());
+    layout.weights = fsdp::assign_slots(
+        table, placement, config.reshard_after_forward() ? count_blocks(config.prefetch_blocks(), table) : all, compute);
+  }
+  if (!cut) return layout;
   layout.gradients = fsdp::assign_slots(table, placement, count_blocks(config.reduce_blocks(), table));
   layout.reduce = fsdp::reduce_memory(table, placement, config);
-  layout.gather = fsdp::gather_memory(table, placement, at, config, node_ranks);
+  layout.gather = fsdp::gather_memory(table, placement, at, config, node_ranks, compute);
   return layout;
 }
 
@@ -54,6 +58,7 @@ class Fsdp final : public Parameters {
  public:
   Fsdp(const RoleContext& context, const plugin::Fsdp& config)
       : config_(config),
+        compute_type_(compute_type(context.job)),
         rank_(context.rank),
         node_ranks_(std::min(context.node_ranks, context.mesh.shard)),
         at_(coordinates(context.mesh, context.rank)) {
@@ -65,8 +70,10 @@ class Fsdp final : public Parameters {
   }
   ~Fsdp() override { wait_quietly(); }
 
+  bool gathers_into(DType type) const override { return type == DType::f32 || type == DType::bf16; }
+
   std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
-    const Layout layout = make_layout(table, placement, at_, config_, node_ranks_);
+    const Layout layout = make_layout(table, placement, at_, config_, node_ranks_, compute_type_);
     std::vector<PlanLine> lines;
     const auto add = [&](const char* purpose, std::int64_t elements) {
       if (elements > 0) lines.push_back({purpose, Place::device, bytes_of(elements)});
@@ -160,6 +167,7 @@ class Fsdp final : public Parameters {
   }
 
   plugin::Fsdp config_;
+  DType compute_type_;  // of wire segments in use
   int rank_;        // in the world
   int node_ranks_;  // of the shard axis on this node, as far as can be known before start
   MeshCoordinates at_;
@@ -172,7 +180,7 @@ class Fsdp final : public Parameters {
   std::vector<TensorView> masters_;
   std::vector<SegmentViews> whole_;  // the masters of units that are not cut
   std::vector<OwnedFragment> fragments_;
-  std::unique_ptr<Gatherer> gatherer_;  // none where no unit is cut
+  std::unique_ptr<Gatherer> gatherer_;  // none where units are used as they are owned
   std::unique_ptr<Reducer> reducer_;
   const Schedule* schedule_ = nullptr;
 };
@@ -196,7 +204,7 @@ void Fsdp::start(const StartContext& context) {
         "unequal numbers of them; no copy is kept, and weights are gathered twice over the network",
         mesh.shard);
   }
-  Layout layout = make_layout(context.table, context.placement, at_, config_, context.node.size());
+  Layout layout = make_layout(context.table, context.placement, at_, config_, context.node.size(), compute_type_);
   owned_ = layout.owned;
   Arena& memory = device.memory();
   weights_ = memory.allocate(bytes_of(owned_), "weights");
@@ -227,7 +235,7 @@ void Fsdp::start(const StartContext& context) {
     fragments_.push_back({f, masters_[at(f.unit)].slice(f.offset_in_range, f.count),
                           owned[at(f.unit)].slice(f.offset_in_range, f.count)});
   }
-  if (mesh.shard > 1) {
+  if (mesh.shard > 1 || compute_type_ != DType::f32) {
     const auto bytes = [](const Buffer& buffer, std::int64_t count, std::int64_t begin = 0) {
       return count > 0 ? buffer.view(DType::u8, {count}, static_cast<std::size_t>(begin)) : TensorView{};
     };
@@ -237,8 +245,8 @@ void Fsdp::start(const StartContext& context) {
                                     .node_staging = bytes(gather_wire_, sizes.node_staging, sizes.staging),
                                     .node_copies = bytes(node_copies_, sizes.node_copies),
                                     .tables = bytes(tables_, sizes.tables)};
-    gatherer_ = std::make_unique<Gatherer>(context, config_, std::move(layout.weights), masters_, regions,
-                                           count_blocks(config_.prefetch_blocks(), context.table));
+    gatherer_ = std::make_unique<Gatherer>(context, config_, compute_type_, std::move(layout.weights), masters_,
+                                           regions, count_blocks(config_.prefetch_blocks(), context.table));
   }
   const TensorView slots = mesh.shard > 1 ? gradient_slots_.view(DType::f32, {gradient_slots}) : TensorView{};
   const TensorView chunks =

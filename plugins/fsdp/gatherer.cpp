@@ -40,10 +40,18 @@ TensorView typed(const TensorView& bytes, DType dtype) {
   return {bytes.data, dtype, Shape{bytes.elements() / static_cast<std::int64_t>(size_of(dtype))}};
 }
 
+TensorView as_row(const TensorView& view) { return view.reshaped({1, view.elements()}); }
+
+// What arrives is the home's own array: nothing lands elsewhere first.
+bool lands_at_home(GatherFormat format, DType compute) {
+  return (format == plugin::Fsdp::FP32 && compute == DType::f32) ||
+         (format == plugin::Fsdp::BF16 && compute == DType::bf16);
+}
+
 }  // namespace
 
 GatherMemory gather_memory(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                           const plugin::Fsdp& config, int node_ranks) {
+                           const plugin::Fsdp& config, int node_ranks, DType compute) {
   GatherMemory memory;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
     if (!is_cut(placement, unit, at)) continue;
@@ -56,8 +64,9 @@ GatherMemory gather_memory(const ParameterTable& table, const Placement& placeme
       memory.node_copies += aligned(slice);
       memory.node_staging = std::max(memory.node_staging, slice * node_ranks);
     }
-    if (!copied && format == plugin::Fsdp::FP32) continue;
-    const std::int64_t arrives = copied ? slice_of(wire, node_ranks) * node_ranks : wire.parts;
+    const bool direct = !copied && lands_at_home(format, compute);
+    if (direct && format == plugin::Fsdp::FP32) continue;
+    const std::int64_t arrives = direct ? 0 : copied ? slice_of(wire, node_ranks) * node_ranks : wire.parts;
     memory.staging = std::max(memory.staging, aligned(aligned(wire.part) + arrives));
     if (format == plugin::Fsdp::FP8_E4M3) {
       const std::vector<Wire::BlockPiece> own = pieces_of(table, place, unit, placement.part(unit, at), wire, false);
@@ -68,7 +77,7 @@ GatherMemory gather_memory(const ParameterTable& table, const Placement& placeme
   return memory;
 }
 
-Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, Slots slots,
+Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, DType compute, Slots slots,
                    std::vector<TensorView> masters, const Regions& regions, int blocks_ahead)
     : table_(context.table),
       node_(context.node),
@@ -77,6 +86,7 @@ Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, Slot
       compute_(device_.stream(Resource::compute)),
       network_(device_.stream(Resource::network)),
       nvlink_(device_.stream(Resource::nvlink)),
+      compute_type_(compute),
       slots_(std::move(slots)),
       blocks_ahead_(blocks_ahead),
       staging_(regions.staging),
@@ -84,11 +94,13 @@ Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, Slot
   for (std::size_t unit = 0; unit < masters.size(); ++unit) {
     const int index = static_cast<int>(unit);
     const UnitPlacement& place = context.placement.unit(index, context.at);
-    const bool cut = is_cut(context.placement, index, context.at);
+    const bool fetched = has_home(context.placement, index, context.at, compute);
     units_.push_back({.axis = &axis_of(context, index),
                       .place = place,
                       .master = masters[unit],
-                      .home = cut ? regions.homes.slice(slots_.offset[unit], place.padded()) : masters[unit],
+                      .home = fetched ? regions.homes.slice(slots_.offset[unit], home_elements(place, compute))
+                                      : masters[unit],
+                      .fetched = fetched,
                       .gathered = device_.make_event(),
                       .released = device_.make_event()});
   }
@@ -177,7 +189,7 @@ int Gatherer::holder(int unit) const {
 void Gatherer::promise(const Use& use) {
   Unit& unit = at(use.unit);
   ++unit.promised;
-  if (unit.resident || unit.place.ranks == 1) return;
+  if (unit.resident || !unit.fetched) return;
   Stream& stream = unit.copied ? nvlink_ : network_;
   for (const int other : slots_.overlaps[static_cast<std::size_t>(use.unit)]) {
     // Also after what is not resident any more: it may have been overwritten by the other stream.
@@ -190,20 +202,35 @@ void Gatherer::promise(const Use& use) {
   unit.resident = true;
 }
 
-// The arrays that are gathered are the home's own: nothing is staged.
-bool Gatherer::is_direct(const Unit& unit) const { return unit.wire.format == plugin::Fsdp::FP32 && !unit.node_copy; }
+SegmentViews Gatherer::home_of(const Unit& unit) const {
+  return unit.fetched ? segments_in(unit.home, unit.place, compute_type_) : segments_of(unit.home, unit.place);
+}
+
+bool Gatherer::is_direct(const Unit& unit) const {
+  return lands_at_home(unit.wire.format, compute_type_) && !unit.node_copy;
+}
 
 void Gatherer::gather(Unit& unit, bool keep) {
-  if (unit.copied) {
+  if (unit.place.ranks == 1) {
+    round_master(unit);
+  } else if (unit.copied) {
     gather_from_node(unit);
   } else {
     gather_over_axis(unit, keep);
   }
 }
 
+// Of a unit that is not cut, into its home in bf16.
+void Gatherer::round_master(const Unit& unit) {
+  const SegmentViews masters = segments_of(unit.master, unit.place), homes = home_of(unit);
+  const TensorView &wire = homes[UnitSegment::wire], &small = homes[UnitSegment::fp32];
+  if (wire.elements() > 0) wire_->to_bf16(network_, {as_row(masters[UnitSegment::wire]), 0, as_row(wire)});
+  if (small.elements() > 0) device_.copy(network_, small.data, masters[UnitSegment::fp32].data, small.bytes());
+}
+
 // Segment by segment: what a segment gathers is its array.
 void Gatherer::gather_over_axis(Unit& unit, bool keep) {
-  const SegmentViews homes = segments_of(unit.home, unit.place);
+  const SegmentViews homes = home_of(unit);
   const auto master = [&](UnitSegment which) {
     return unit.master.slice(unit.place.range_begin(which), unit.place.segment(which).range);
   };
@@ -247,7 +274,7 @@ void Gatherer::pack(Unit& unit, const TensorView& part) {
   const std::int64_t range = unit.place.segment(UnitSegment::wire).range;
   const TensorView values = unit.master.slice(unit.place.range_begin(UnitSegment::wire), range);
   if (unit.wire.format == plugin::Fsdp::BF16) {
-    wire_->to_bf16(network_, {values.reshaped({1, range}), 0, typed(part, DType::bf16).reshaped({1, range})});
+    wire_->to_bf16(network_, {as_row(values), 0, as_row(typed(part, DType::bf16))});
   } else {
     wire_->quantise(network_, unit.send_table, values, part);
   }
@@ -255,14 +282,18 @@ void Gatherer::pack(Unit& unit, const TensorView& part) {
 
 // parts: what arrived of the wire segment and, where the node keeps a copy, behind it of the fp32 segment.
 void Gatherer::unpack(Stream& stream, const Unit& unit, const TensorView& parts) {
-  const SegmentViews homes = segments_of(unit.home, unit.place);
+  const SegmentViews homes = home_of(unit);
   const TensorView& home = homes[UnitSegment::wire];
   const TensorView arrived = parts.slice(0, unit.wire.parts);
   if (home.elements() > 0) {
-    switch (unit.wire.format) {
-      case plugin::Fsdp::FP32: device_.copy(stream, home.data, arrived.data, home.bytes()); break;
-      case plugin::Fsdp::BF16: wire_->from_bf16(stream, typed(arrived, DType::bf16), home); break;
-      case plugin::Fsdp::FP8_E4M3: wire_->dequantise(stream, unit.receive_table, arrived, home); break;
+    if (lands_at_home(unit.wire.format, compute_type_)) {
+      device_.copy(stream, home.data, arrived.data, home.bytes());
+    } else if (unit.wire.format == plugin::Fsdp::FP32) {
+      wire_->to_bf16(stream, {as_row(typed(arrived, DType::f32)), 0, as_row(home)});
+    } else if (unit.wire.format == plugin::Fsdp::BF16) {
+      wire_->from_bf16(stream, typed(arrived, DType::bf16), home);
+    } else {
+      wire_->dequantise(stream, unit.receive_table, arrived, home);
     }
   }
   const TensorView& small = homes[UnitSegment::fp32];
@@ -290,7 +321,7 @@ SegmentViews Gatherer::acquire(int item, int unit) {
   }
   run_ahead(uses_[use].leg);
   compute_.wait(*at(unit).gathered);
-  return segments_of(at(unit).home, at(unit).place);
+  return home_of(at(unit));
 }
 
 void Gatherer::release(int item, int unit) {

@@ -1,4 +1,5 @@
-// Brings whole units of weights into their homes, ahead of use.
+// Brings whole units of weights into their homes, ahead of use, as the job computes with them: in bf16 also a unit that
+// is whole on its owner is rounded into a home.
 //
 // A unit stays in its home until another one's gather needs the memory, so what is still there is not gathered again:
 // not for the next microbatch of the same block, not at the turn from forward to backward. All decisions follow from
@@ -32,19 +33,20 @@ struct GatherMemory {
   std::int64_t node_copies = 0;
   std::int64_t tables = 0;  // of the pieces of FP8_E4M3
 };
-// `node_ranks`: of the shard axis on this rank's node; 1: no copies.
+// `node_ranks`: of the shard axis on this rank's node; 1: no copies. `compute`: of wire segments in homes.
 GatherMemory gather_memory(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                           const plugin::Fsdp& config, int node_ranks);
+                           const plugin::Fsdp& config, int node_ranks, DType compute);
 
 class Gatherer {
  public:
   struct Regions {
-    TensorView homes;                                       // f32 [slots.elements]
+    TensorView homes;  // f32 [slots.elements]
     TensorView staging, node_staging, node_copies, tables;  // u8, as GatherMemory
   };
-  // masters: this rank's range of each unit, f32 [range()]; a unit that is not cut is its own home.
-  Gatherer(const StartContext& context, const plugin::Fsdp& config, Slots slots, std::vector<TensorView> masters,
-           const Regions& regions, int blocks_ahead);
+  // masters: this rank's range of each unit, f32 [range()]; a unit without a home is its own (slots.h). `slots` are for
+  // wire segments in `compute`.
+  Gatherer(const StartContext& context, const plugin::Fsdp& config, DType compute, Slots slots,
+           std::vector<TensorView> masters, const Regions& regions, int blocks_ahead);
   // The network stream is already ordered after every write to the masters. `schedule` outlives finish().
   void begin(const Schedule& schedule);
   SegmentViews acquire(int item, int unit);
@@ -59,6 +61,7 @@ class Gatherer {
     Communicator* axis;  // that the unit is cut over
     UnitPlacement place;
     TensorView master, home;
+    bool fetched;  // the home is not the master
     GatherWire wire = {};
     TensorView send_table = {}, receive_table = {};  // i64 [pieces, 6], FP8_E4M3
     TensorView node_copy = {};                  // u8, this rank's slice of the gathered bytes; empty: none is kept
@@ -78,9 +81,11 @@ class Gatherer {
   void promise(const Use& use);
   void set_up_wire(const StartContext& context, const plugin::Fsdp& config, const Regions& regions);
   void write_tables(const StartContext& context, const TensorView& region);
+  SegmentViews home_of(const Unit& unit) const;
   bool is_direct(const Unit& unit) const;
   void gather(Unit& unit, bool keep);
   void gather_over_axis(Unit& unit, bool keep);
+  void round_master(const Unit& unit);
   void gather_from_node(Unit& unit);
   void pack(Unit& unit, const TensorView& part);
   void unpack(Stream& stream, const Unit& unit, const TensorView& parts);
@@ -94,6 +99,7 @@ class Gatherer {
   Stream& compute_;
   Stream& network_;
   Stream& nvlink_;
+  const DType compute_type_;
   Slots slots_;
   int blocks_ahead_;
   TensorView staging_, node_staging_;

@@ -71,9 +71,9 @@ std::string order_text(const PassLimits& limits) {
 
 std::string schedule_text(const Job& job, const Schedule& schedule, const PassLimits& limits) {
   const Training& training = job.training();
-  return fmt::format("{} items a step: {} microbatch{} of {} rows a rank, {}, recompute {}", schedule.size(),
+  return fmt::format("{} items a step: {} microbatch{} of {} rows a rank, {}, recompute {}, compute {}", schedule.size(),
                      limits.microbatches, limits.microbatches == 1 ? "" : "es", training.rows_per_microbatch(),
-                     order_text(limits), Training::Recompute_Name(training.recompute()));
+                     order_text(limits), Training::Recompute_Name(training.recompute()), Training::Compute_Name(training.compute()));
 }
 
 std::string learning_rate_text(const Job& job) {
@@ -113,14 +113,22 @@ std::string optimizer_text(const std::vector<std::string>& chosen, const Paramet
 }
 
 // Weights and optimizer states in f32, once each.
-std::uint64_t checkpoint_bytes(const std::vector<std::string>& chosen, const Engine& engine) {
+std::uint64_t checkpoint_bytes(const Job& job, const std::vector<std::string>& chosen, const Engine& engine) {
   std::uint64_t bytes = 0;
+  if (job.checkpoint().none()) return bytes;
   const auto& parameters = engine.table().parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::size_t tensors = 1 + engine.optimizers().at(chosen[i])->states(parameters[i]).size();
     bytes += tensors * sizeof(float) * static_cast<std::uint64_t>(parameters[i].shape.elements());
   }
   return bytes;
+}
+
+std::string checkpoint_text(const Job& job, std::uint64_t bytes) {
+  const Checkpointing& checkpoint = job.checkpoint();
+  if (checkpoint.none()) return "none: checkpoint.none is set";
+  return fmt::format("{}, about {} each, {} kept", every_text(checkpoint.every_steps()), format_bytes(bytes),
+                     checkpoint.keep_last() == 0 ? "all" : fmt::format("the newest {}", checkpoint.keep_last()));
 }
 
 }  // namespace
@@ -139,7 +147,7 @@ DryRun dry_run(const Job& job, const Site& site) {
   const std::vector<std::string> chosen = optimizer_of_each(job, engine.table());
 
   DryRun result;
-  result.checkpoint_bytes = checkpoint_bytes(chosen, engine);
+  result.checkpoint_bytes = checkpoint_bytes(job, chosen, engine);
   result.tables = parameter_table_text(engine.table(), job.training().sequence_length()) + "\n" +
                   engine.placement().table() + "\n" + memory_plan_text(trainer.plan());
   result.plan =
@@ -147,11 +155,7 @@ DryRun dry_run(const Job& job, const Site& site) {
       line("schedule", schedule_text(job, trainer.schedule(), pass_limits(job))) +
       line("learning rate", learning_rate_text(job)) + line("optimizers", optimizer_text(chosen, engine.table())) +
       line("evaluation", evaluation_text(job)) +
-      line("checkpoints",
-           fmt::format(
-               "{}, about {} each, {} kept", every_text(job.checkpoint().every_steps()),
-               format_bytes(result.checkpoint_bytes),
-               job.checkpoint().keep_last() == 0 ? "all" : fmt::format("the newest {}", job.checkpoint().keep_last())));
+      line("checkpoints", checkpoint_text(job, result.checkpoint_bytes));
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/engine/resident_activations.h"
 #include "runtime/model/local_experts.h"
 #include "runtime/plugin/registry.h"
+#include "runtime/roles/compute_type.h"
 
 namespace ananke {
 namespace {
@@ -56,6 +57,16 @@ void refuse_unused_roles(const PluginRegistry& plugins) {
   }
 }
 
+void refuse_unable(const Job& job, const PluginRegistry& plugins, const EngineRoles& roles) {
+  const DType type = compute_type(job);
+  const auto refuse = [&](const char* role, const char* what) {
+    fail(ErrorKind::config, "training.compute is {}, but {} '{}' {} no {}; remove the setting, or use a plugin that does",
+         Training::Compute_Name(job.training().compute()), role, plugins.names(role).at(0), what, name_of(type));
+  };
+  if (!roles.backend->computes_in(type)) refuse(Backend::role, "computes in");
+  if (!roles.parameters->gathers_into(type)) refuse(Parameters::role, "gathers weights into");
+}
+
 }  // namespace
 
 EngineRoles make_roles(const Job& job, const PluginRegistry& plugins, const RoleContext& context) {
@@ -68,6 +79,7 @@ EngineRoles make_roles(const Job& job, const PluginRegistry& plugins, const Role
   roles.experts = maker.make_only<Experts>(false);
   roles.activations = maker.make_only<Activations>(false);
   roles.batches = maker.make_only<Batches>(false);
+  refuse_unable(job, plugins, roles);
   if (context.mesh.expert > 1 && !(roles.experts && roles.experts->exchanges_tokens())) {
     fail(ErrorKind::config,
          "mesh.expert is {}, which needs a plugin of role experts that exchanges tokens{}; add plugins {{ use: \"ep\" "
@@ -120,8 +132,8 @@ Engine::~Engine() {
 }
 
 PassParts Engine::parts() const {
-  return {context_.job.model(), table_,         placement_, at_, *roles_.backend, *roles_.parameters,
-          *roles_.activations,  *roles_.experts};
+  return {context_.job.model(),  table_,           placement_,           at_,
+          compute_type(context_.job), *roles_.backend, *roles_.parameters, *roles_.activations, *roles_.experts};
 }
 
 Traffic Engine::traffic() const {

@@ -46,10 +46,11 @@ class Guarded : public Role {
     }
     return lines;
   }
-  void check_flat(std::string_view method, const char* what, const TensorView& view, std::int64_t elements) const {
-    guard_.require(view.dtype == DType::f32 && view.elements() == elements && (view.data || elements == 0), method,
-                   "{} is {} {}{}, it must be f32 with {} elements", what, name_of(view.dtype), to_string(view.shape),
-                   view.data ? "" : " without memory", elements);
+  void check_flat(std::string_view method, const char* what, const TensorView& view, std::int64_t elements,
+                  DType type = DType::f32) const {
+    guard_.require(view.dtype == type && view.elements() == elements && (view.data || elements == 0), method,
+                   "{} is {} {}{}, it must be {} with {} elements", what, name_of(view.dtype), to_string(view.shape),
+                   view.data ? "" : " without memory", name_of(type), elements);
   }
 
   PluginGuard guard_;

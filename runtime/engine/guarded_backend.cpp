@@ -399,6 +399,9 @@ class GuardedCommunicator final : public Communicator {
 class GuardedBackend final : public Guarded<Backend> {
  public:
   using Guarded::Guarded;
+  bool computes_in(DType type) const override {
+    return call("computes_in", [&] { return role_->computes_in(type); });
+  }
   Device& device() override {
     Device& device = call("device", [&]() -> Device& { return role_->device(); });
     if (!device_) device_.emplace(guard_, device);

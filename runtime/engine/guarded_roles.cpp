@@ -6,6 +6,7 @@
 
 #include "ananke/job.pb.h"
 #include "runtime/engine/guarded.h"
+#include "runtime/roles/compute_type.h"
 
 namespace ananke {
 namespace {
@@ -13,8 +14,14 @@ namespace {
 class GuardedParameters final : public Guarded<Parameters> {
  public:
   GuardedParameters(std::unique_ptr<Parameters> role, PluginGuard guard, const RoleContext& context)
-      : Guarded(std::move(role), std::move(guard)), rank_(context.rank), at_(coordinates(context.mesh, context.rank)) {}
+      : Guarded(std::move(role), std::move(guard)),
+        compute_(compute_type(context.job)),
+        rank_(context.rank),
+        at_(coordinates(context.mesh, context.rank)) {}
 
+  bool gathers_into(DType type) const override {
+    return call("gathers_into", [&] { return role_->gathers_into(type); });
+  }
   std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
     return checked("plan", call("plan", [&] { return role_->plan(table, placement); }));
   }
@@ -35,9 +42,11 @@ class GuardedParameters final : public Guarded<Parameters> {
     const Item& use = (*schedule_)[static_cast<std::size_t>(item)];
     const auto needs = std::find_if(use.units.begin(), use.units.end(), [&](auto& one) { return one.unit == unit; });
     if (views.weights || (needs != use.units.end() && needs->needs_weights)) {
-      check_segments("the weights' view", views.weights, unit);
+      check_segments("the weights' view", views.weights, unit, compute_);
     }
-    if (views.gradient || use.phase != Phase::forward) check_segments("the gradient's view", views.gradient, unit);
+    if (views.gradient || use.phase != Phase::forward) {
+      check_segments("the gradient's view", views.gradient, unit, DType::f32);
+    }
     return views;
   }
   void release(int item, int unit) override {
@@ -57,10 +66,11 @@ class GuardedParameters final : public Guarded<Parameters> {
   }
 
  private:
-  void check_segments(const char* what, const SegmentViews& views, int unit) const {
+  void check_segments(const char* what, const SegmentViews& views, int unit, DType wire) const {
     guard_.require(views.given, "acquire", "{} of unit {} is not given", what, unit);
     for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
-      check_flat("acquire", what, views[which], placement_->unit(unit, at_).segment(which).padded);
+      check_flat("acquire", what, views[which], placement_->unit(unit, at_).segment(which).padded,
+                 which == UnitSegment::wire ? wire : DType::f32);
     }
   }
   void check_fragments() {
@@ -79,6 +89,7 @@ class GuardedParameters final : public Guarded<Parameters> {
       check_flat("fragments", "a gradient's view", given[i].gradient, has.count);
     }
   }
+  DType compute_;
   int rank_;
   MeshCoordinates at_;
   const Placement* placement_ = nullptr;

@@ -1,6 +1,8 @@
 #include "runtime/engine/initial_weights.h"
 
 #include <algorithm>
+#include <thread>
+#include <vector>
 
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/huggingface.h"
@@ -24,7 +26,7 @@ namespace {
 // Fills every fragment piece by piece: make(parameter, first element, values).
 template <class Make>
 void fill(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments, Make make) {
-  constexpr std::int64_t chunk = 1 << 20;
+  constexpr std::int64_t chunk = 1 << 22;
   std::int64_t largest = 0;
   for (const OwnedFragment& fragment : fragments) largest = std::max(largest, fragment.where.count);
   const std::int64_t elements = std::min(largest, chunk);
@@ -46,9 +48,18 @@ void fill(Device& device, const ParameterTable& table, std::span<const OwnedFrag
 }  // namespace
 
 void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
-                std::uint64_t seed, double initializer_range) {
+                std::uint64_t seed, double initializer_range, int threads) {
+  constexpr std::size_t worth_a_thread = 1 << 16;  // elements: a millisecond
   fill(device, table, fragments, [&](const Parameter& parameter, std::int64_t begin, std::span<float> values) {
-    initial_weights(parameter, seed, initializer_range, begin, values);
+    const std::size_t each = std::max(worth_a_thread, values.size() / static_cast<std::size_t>(threads) + 1);
+    std::vector<std::jthread> helpers;
+    for (std::size_t at = each; at < values.size(); at += each) {
+      helpers.emplace_back([&, at] {
+        initial_weights(parameter, seed, initializer_range, begin + static_cast<std::int64_t>(at),
+                        values.subspan(at, std::min(each, values.size() - at)));
+      });
+    }
+    initial_weights(parameter, seed, initializer_range, begin, values.first(std::min(each, values.size())));
   });
 }
 

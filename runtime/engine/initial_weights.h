@@ -17,9 +17,9 @@ class HuggingfaceWeights;  // checkpoint/huggingface.h
 void initial_weights(const Parameter& parameter, std::uint64_t seed, double initializer_range, std::int64_t begin,
                      std::span<float> out);
 
-// Fills every owned fragment on the device. Waits for the copies.
+// Fills every owned fragment on the device, by so many host threads. Waits for the copies.
 void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
-                std::uint64_t seed, double initializer_range);
+                std::uint64_t seed, double initializer_range, int threads = 1);
 // Likewise, with what this rank owns of `weights`; each rank reads its own part only. `router_biases`: f32 [layers, E]
 // in the order of table.buffers(), which every rank holds; may be empty.
 void load_weights(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,

@@ -159,8 +159,11 @@ void add_to(ParityLine& line, const std::string& tensor, const Difference& diffe
   line.relative = std::max(line.relative, relative);
 }
 
+// The distance of 1 from the next number.
+double step_of(DType type) { return type == DType::bf16 ? 0x1p-7 : std::numeric_limits<float>::epsilon(); }
+
 ParityLine compare_gradients(const Safetensors& file, const ParameterTable& table, const Computed& computed,
-                             double tolerance) {
+                             DType compute, double tolerance) {
   // A stored tensor may hold many parameters (all experts of a layer): its largest element is what counts.
   std::map<std::string, Difference> differences;
   for (const Parameter& parameter : table.parameters()) {
@@ -178,7 +181,7 @@ ParityLine compare_gradients(const Safetensors& file, const ParameterTable& tabl
   }
   double largest = 0;
   for (const auto& [name, difference] : differences) largest = std::max(largest, difference.largest);
-  const double rounding = largest * std::numeric_limits<float>::epsilon();
+  const double rounding = largest * step_of(compute);
   ParityLine line{"gradients", "", 0, 0, 0, tolerance, true};
   for (const std::string& name : file.names()) {
     if (!name.starts_with("grad.")) continue;
@@ -226,6 +229,7 @@ std::vector<ParityLine> run_parity(const ParityOptions& options) {
   }
   Job job;
   *job.mutable_model() = read_huggingface_config(options.folder);
+  if (options.compute == DType::bf16) job.mutable_training()->set_compute(Training::BF16);
   const Safetensors file = Safetensors::open(options.case_file);
   const Case parity = read_case(file, job.model());
   const std::vector<FoundPlugin> plugins = find_plugins(options);
@@ -256,7 +260,7 @@ std::vector<ParityLine> run_parity(const ParityOptions& options) {
     lines.push_back({"loss", "loss", 1, absolute, wanted != 0 ? absolute / std::abs(wanted) : absolute,
                      options.loss_tolerance, absolute <= options.loss_tolerance});
   }
-  if (ParityLine line = compare_gradients(file, table, computed, options.gradient_tolerance); line.tensors > 0) {
+  if (ParityLine line = compare_gradients(file, table, computed, options.compute, options.gradient_tolerance); line.tensors > 0) {
     lines.push_back(line);
   }
   if (lines.empty()) fail(ErrorKind::data, "{} holds no logits, loss or grad.* to compare with", file.path());

@@ -21,7 +21,8 @@ ExpertSizes Pass::expert_sizes(const PassParts& parts, const PassLimits& limits)
           .k = parts.model.num_experts_per_tok(),
           .ranks = parts.placement.mesh().expert,
           .rank = parts.at.expert,
-          .recompute = limits.recompute == RecomputeMode::full};
+          .recompute = limits.recompute == RecomputeMode::full,
+          .compute = parts.compute};
 }
 
 struct Pass::Memory {
@@ -33,7 +34,7 @@ struct Pass::Memory {
     // Sizes alone are asked of it, so it needs no cache.
     const Decoder decoder(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts,
                           expert_sizes(parts, limits), router_rule(model), {}, {});
-    const auto hidden_bytes = static_cast<std::size_t>(limits.tokens) * model.hidden_size() * sizeof(float);
+    const auto hidden_bytes = static_cast<std::size_t>(limits.tokens) * model.hidden_size() * size_of(parts.compute);
     const auto slots = static_cast<std::size_t>(limits.microbatches_per_gather);
     rope = aligned(static_cast<std::size_t>(limits.positions) * model.head_dim() / 2 * sizeof(float)) * 2;
     input = aligned(hidden_bytes);
@@ -114,7 +115,7 @@ std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limit
 }
 
 TensorView Pass::activation(void* data, const DeviceBatch& batch) const {
-  return {data, DType::f32, Shape{batch.tokens, hidden_}};
+  return {data, parts_.compute, Shape{batch.tokens, hidden_}};
 }
 
 Region Pass::saved(int block, int slot) const {
@@ -251,7 +252,7 @@ void Pass::both(const Item& item, BlockIo& io, const HeadOutput& head) {
   const int slot = item.microbatch % slots_;
   const std::size_t one = gradients_.bytes() / static_cast<std::size_t>(slots_);
   const TensorView x = activation(parts_.activations.place(item.block, slot), io.batch);
-  const TensorView dx = gradients_.view(DType::f32, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
+  const TensorView dx = gradients_.view(parts_.compute, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
   decoder_->head_forward_backward(compute_, block, io, x, head, dx);
 }
 
@@ -260,7 +261,7 @@ void Pass::backward(const Item& item, BlockIo& io) {
   const int slot = item.microbatch % slots_;
   const std::size_t one = gradients_.bytes() / static_cast<std::size_t>(slots_);
   const TensorView gradient =
-      gradients_.view(DType::f32, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
+      gradients_.view(parts_.compute, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
   if (block.kind == BlockKind::embedding) {
     decoder_->embed_backward(compute_, io, gradient);
     return;

@@ -34,6 +34,7 @@ struct PassParts {
   const ParameterTable& table;
   const Placement& placement;
   MeshCoordinates at;  // of this rank
+  DType compute;       // of activations
   Backend& backend;
   Parameters& parameters;
   Activations& activations;

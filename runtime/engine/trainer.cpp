@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <numbers>
+#include <thread>
 
 #include "ananke/job.pb.h"
 #include "ananke/telemetry.pb.h"
@@ -121,7 +122,9 @@ std::vector<PlanLine> Trainer::plan() const {
   add(StepScalars::plan(RouterBalancing::summary_size(engine_.table())));
   add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
                           engine_.backend().operators(), owned));
-  add(StateCheckpoint::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
+  if (!job_.checkpoint().none()) {
+    add(StateCheckpoint::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
+  }
   if (evaluates_) add(StepScalars::plan());
   add(RoutingTape::plan(job_));
   if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::plan(engine_.table(), engine_.context().mesh, owned));
@@ -140,7 +143,7 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
                                                engine_.backend(), engine_.shard(), engine_.replicate(),
                                                engine_.parameters().fragments());
-  state_ = std::make_unique<StateCheckpoint>(engine_, *optimizer_, checkpoints_);
+  if (!job_.checkpoint().none()) state_ = std::make_unique<StateCheckpoint>(engine_, *optimizer_, checkpoints_);
   if (evaluates_) {
     evaluator_ = std::make_unique<Evaluator>(engine_, *loader_, std::move(held_out_), training.rows_per_microbatch());
   }
@@ -178,7 +181,9 @@ void Trainer::make_weights() {
   const std::span<const OwnedFragment> fragments = engine_.parameters().fragments();
   const std::string& folder = job_.initial_weights();
   if (folder.empty()) {
-    initialise(engine_.device(), engine_.table(), fragments, job_.training().seed(), job_.model().initializer_range());
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // of all workers here
+    initialise(engine_.device(), engine_.table(), fragments, job_.training().seed(), job_.model().initializer_range(),
+               std::max(1, cores / std::max(1, engine_.context().node_ranks)));
   } else {
     control_.phase("reading initial weights", 0);
     load_weights(engine_.device(), engine_.table(), fragments,
@@ -190,6 +195,10 @@ void Trainer::make_weights() {
 
 void Trainer::resume(const ChangesSince& changes) {
   control_.phase("resume", 0);
+  if (!state_) {
+    fail(ErrorKind::config, "the run cannot be resumed: checkpoint.none is set, so no checkpoint is written or read; "
+                            "remove it from the job, or start anew without --resume");
+  }
   std::vector<std::string> changed;
   std::optional<LoadedState> loaded = state_->load([&](const LoadedState& state) {
     if (changes) changed = changes(state);
@@ -219,7 +228,7 @@ TrainingEnd Trainer::train() {
   if (going_on && evaluated_step_ != progress_.step) going_on = evaluate();
   if (saved_step_ != progress_.step) save();
   tell_event(going_on ? RunEvent::FINISHED : RunEvent::STOP_REQUESTED,
-             going_on ? "all steps done" : "stopped on request; continue with --resume");
+             going_on ? "all steps done" : state_ ? "stopped on request; continue with --resume" : "stopped on request");
   return going_on ? TrainingEnd::finished : TrainingEnd::stopped;
 }
 
@@ -356,6 +365,7 @@ bool Trainer::evaluate() {
 }
 
 void Trainer::save() {
+  if (!state_) return;
   const auto begin = std::chrono::steady_clock::now();
   control_.phase("checkpoint", progress_.step);
   progress_.batches_position = batches_->position();

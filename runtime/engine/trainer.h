@@ -75,7 +75,7 @@ class Trainer {
   std::unique_ptr<BatchLoader> loader_;
   std::unique_ptr<StepScalars> scalars_;
   std::unique_ptr<OptimizerStep> optimizer_;
-  std::unique_ptr<StateCheckpoint> state_;
+  std::unique_ptr<StateCheckpoint> state_;  // null where the job wants no checkpoints
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<RoutingTape> routing_;
   std::unique_ptr<ReplicaCheck> replicas_;  // null: not asked for

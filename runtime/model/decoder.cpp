@@ -45,7 +45,7 @@ Attention::Sizes Decoder::attention_sizes(const Extent& e) const {
 
 Decoder::Saved Decoder::cut_saved(RegionCutter& cutter, const Block& block, const Extent& extent) const {
   const std::int64_t t = extent.tokens;
-  const auto activation = [&](std::int64_t width) { return cutter.tensor(DType::f32, {t, width}); };
+  const auto activation = [&](std::int64_t width) { return cutter.tensor(sizes_.compute, {t, width}); };
   Saved saved;
   if (block.kind == BlockKind::embedding) return saved;
   saved.norm1 = cutter.region(operators_.add_rms_norm->saved({t, hidden_}));
@@ -72,7 +72,7 @@ Decoder::Saved Decoder::cut_saved(RegionCutter& cutter, const Block& block, cons
 
 Decoder::Scratch Decoder::cut_scratch(RegionCutter& cutter, const Extent& extent) const {
   const std::int64_t t = extent.tokens;
-  const auto activation = [&](std::int64_t width) { return cutter.tensor(DType::f32, {t, width}); };
+  const auto activation = [&](std::int64_t width) { return cutter.tensor(sizes_.compute, {t, width}); };
   Scratch scratch;
   scratch.a = activation(hidden_);
   scratch.b = activation(hidden_);
@@ -81,8 +81,8 @@ Decoder::Scratch Decoder::cut_scratch(RegionCutter& cutter, const Extent& extent
   scratch.dk = activation(key_heads_ * head_dim_);
   scratch.dv = activation(key_heads_ * head_dim_);
   if (any_moe_) {
-    scratch.d_outputs = cutter.tensor(DType::f32, {capacity_, hidden_});
-    scratch.d_rows = cutter.tensor(DType::f32, {capacity_, hidden_});
+    scratch.d_outputs = cutter.tensor(sizes_.compute, {capacity_, hidden_});
+    scratch.d_rows = cutter.tensor(sizes_.compute, {capacity_, hidden_});
     scratch.d_weights = cutter.tensor(DType::f32, {t, k_});
   }
   scratch.operators = cutter.region(operator_workspace(extent));

@@ -22,7 +22,7 @@ GroupedMlp::Sizes Decoder::expert_mlp_sizes() const {
 
 Decoder::Dispatched Decoder::cut_dispatched(RegionCutter& cutter) const {
   Dispatched dispatched;
-  dispatched.rows = cutter.tensor(DType::f32, {capacity_, hidden_});
+  dispatched.rows = cutter.tensor(sizes_.compute, {capacity_, hidden_});
   dispatched.offsets = cutter.tensor(DType::i32, {sizes_.local().count + 1});
   dispatched.saved = cutter.region(chunk_saved_);
   return dispatched;
@@ -30,7 +30,7 @@ Decoder::Dispatched Decoder::cut_dispatched(RegionCutter& cutter) const {
 
 Decoder::Computed Decoder::cut_computed(RegionCutter& cutter) const {
   Computed computed;
-  computed.outputs = cutter.tensor(DType::f32, {capacity_, hidden_});
+  computed.outputs = cutter.tensor(sizes_.compute, {capacity_, hidden_});
   computed.mlp = cutter.region(operators_.grouped_mlp->saved(expert_mlp_sizes()));
   return computed;
 }

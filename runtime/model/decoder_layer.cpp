@@ -7,7 +7,7 @@ MatrixStack Decoder::expert_matrix(const Block& block, std::size_t index, const 
   const UnitPlacement& place = placement_.unit(block.units[1], at_);
   if (place.experts.count > 0) return {parameter(block, 1, index, io, gradient), place.expert_stride};
   const Shape shape = index == expert_down ? Shape{hidden_, expert_width_} : Shape{expert_width_, hidden_};
-  return {{nullptr, DType::f32, shape}, 0};  // a stack of none
+  return {{nullptr, gradient ? DType::f32 : sizes_.compute, shape}, 0};  // a stack of none
 }
 
 GroupedMlp::Weights Decoder::mlp_weights(const Block& block, const BlockIo& io, bool gradient) const {
@@ -38,8 +38,9 @@ Attention::Inputs Decoder::attention_inputs(const Block& block, const BlockIo& i
 void Decoder::mlp_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
                           const Scratch& scratch, bool whole) const {
   if (!block.moe) {
-    operators_.grouped_mlp->forward(
-        stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), scratch.a, saved.mlp, scratch.operators});
+    const std::int64_t offsets[] = {0, io.batch.tokens};
+    operators_.grouped_mlp->forward(stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), scratch.a,
+                                             saved.mlp, scratch.operators, offsets});
     return;
   }
   operators_.router->forward(stream, {.x = saved.n2,
@@ -60,8 +61,9 @@ void Decoder::mlp_forward(Stream& stream, const Block& block, const BlockIo& io,
 void Decoder::mlp_backward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
                            const Scratch& scratch, const TensorView& dy) const {
   if (!block.moe) {
+    const std::int64_t offsets[] = {0, io.batch.tokens};
     operators_.grouped_mlp->backward(stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), dy, scratch.b,
-                                              mlp_weights(block, io, true), saved.mlp, scratch.operators});
+                                              mlp_weights(block, io, true), saved.mlp, scratch.operators, offsets});
     return;
   }
   experts_backward(stream, block, io, saved, scratch, dy);

@@ -93,7 +93,8 @@ NewtonSchulz::Sizes check(const NewtonSchulz::Arguments& a);
 void check(const Wire::ToBf16& a);
 void check_from_bf16(const TensorView& x, const TensorView& y);
 void check(const Wire::LandingSum& a);
-// `op`: quantise or dequantise
-void check_pieces(const char* op, const TensorView& pieces, const TensorView& values, const TensorView& bytes);
+// `op`: quantise or dequantise; elements: of values
+void check_pieces(const char* op, const TensorView& pieces, const TensorView& values, const TensorView& bytes,
+                  DType elements = DType::f32);
 
 }  // namespace ananke::arguments

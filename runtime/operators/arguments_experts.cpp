@@ -206,7 +206,7 @@ void check_matrices(const char* op, const char* const names[3], const GroupedMlp
 }
 
 GroupedMlp::Sizes sizes_of(const char* op, const TensorView& x, const TensorView& offsets, const GroupedMlp::Weights& w,
-                           DType elements) {
+                           std::span<const std::int64_t> known, DType elements) {
   expect_rank(op, "x", x, 2);
   expect_rank(op, "offsets", offsets, 1);
   ANANKE_CHECK(offsets.elements() >= 1, "{}: offsets is empty", op);
@@ -217,6 +217,12 @@ GroupedMlp::Sizes sizes_of(const char* op, const TensorView& x, const TensorView
   expect(op, "offsets", offsets, DType::i32, {n.groups + 1});
   const char* const names[] = {"gate", "up", "down"};
   check_matrices(op, names, w, n, elements);
+  ANANKE_CHECK(known.empty() || known.size() == static_cast<std::size_t>(n.groups) + 1,
+               "{}: {} known offsets for {} groups", op, known.size(), n.groups);
+  for (std::size_t g = 0; g < known.size(); ++g) {
+    ANANKE_CHECK((g == 0 ? known[g] == 0 : known[g - 1] <= known[g]) && known[g] <= n.rows,
+                 "{}: known offset {} is {}; offsets rise from 0 to at most {} rows", op, g, known[g], n.rows);
+  }
   return n;
 }
 
@@ -224,14 +230,14 @@ GroupedMlp::Sizes sizes_of(const char* op, const TensorView& x, const TensorView
 
 GroupedMlp::Sizes check(const GroupedMlp::Forward& a, DType elements) {
   constexpr const char* op = "grouped_mlp forward";
-  const GroupedMlp::Sizes n = sizes_of(op, a.x, a.offsets, a.weights, elements);
+  const GroupedMlp::Sizes n = sizes_of(op, a.x, a.offsets, a.weights, a.known_offsets, elements);
   expect(op, "y", a.y, elements, {n.rows, n.hidden});
   return n;
 }
 
 GroupedMlp::Sizes check(const GroupedMlp::Backward& a, DType elements) {
   constexpr const char* op = "grouped_mlp backward";
-  const GroupedMlp::Sizes n = sizes_of(op, a.x, a.offsets, a.weights, elements);
+  const GroupedMlp::Sizes n = sizes_of(op, a.x, a.offsets, a.weights, a.known_offsets, elements);
   const char* const names[] = {"gradient of gate", "gradient of up", "gradient of down"};
   check_matrices(op, names, a.gradient, n, DType::f32);
   expect(op, "dy", a.dy, elements, {n.rows, n.hidden});

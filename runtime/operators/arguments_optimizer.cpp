@@ -68,10 +68,11 @@ void check(const Wire::LandingSum& a) {
   expect(op, "sum", a.sum, {a.sum.elements()});
 }
 
-void check_pieces(const char* op, const TensorView& pieces, const TensorView& values, const TensorView& bytes) {
+void check_pieces(const char* op, const TensorView& pieces, const TensorView& values, const TensorView& bytes,
+                  DType elements) {
   expect_rank(op, "pieces", pieces, 2);
   expect(op, "pieces", pieces, DType::i64, {pieces.shape[0], Wire::fields});
-  expect(op, "values", values, {values.elements()});
+  expect(op, "values", values, elements, {values.elements()});
   expect(op, "bytes", bytes, DType::u8, {bytes.elements()});
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "runtime/operators/operator.h"
 
 namespace ananke {
@@ -12,7 +14,9 @@ struct MatrixStack {
 
 // SwiGLU MLP (Shazeer 2020) over rows grouped by weights: for row r of group g
 //   y[r] = down_g (silu(gate_g x[r]) * (up_g x[r])),  silu(z) = z / (1 + exp(-z))
-// A dense layer is the case G = 1. The number of rows in use, offsets[G] <= R, is known on the device only.
+// A dense layer is the case G = 1. The number of rows in use, offsets[G] <= R, may be known on the device only; a caller
+// who knows the offsets gives them in `known_offsets` [G + 1] as well, equal to those on the device, and read in the call:
+// a backend that needs them on the host then does not wait for the device. Else it is empty.
 class GroupedMlp {
  public:
   struct Sizes {
@@ -28,6 +32,7 @@ class GroupedMlp {
     Weights weights;
     TensorView y;  // [R, H]; rows from offsets[G] on are not touched
     Region saved, workspace;
+    std::span<const std::int64_t> known_offsets = {};
   };
   struct Backward {
     TensorView x, offsets;
@@ -36,6 +41,7 @@ class GroupedMlp {
     TensorView dx;     // [R, H]
     Weights gradient;  // added to; groups without rows are not touched
     Region saved, workspace;
+    std::span<const std::int64_t> known_offsets = {};
   };
   virtual ~GroupedMlp() = default;
   virtual std::size_t saved(const Sizes& s) const = 0;

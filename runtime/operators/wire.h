@@ -51,6 +51,7 @@ class Wire {
   // pieces: i64 [pieces, 6]; values: f32 [n]; bytes: u8 [m], codes and scales. Pieces do not overlap.
   virtual void quantise(Stream& stream, const TensorView& pieces, const TensorView& values,
                         const TensorView& bytes) = 0;
+  // Likewise; values may be bf16 as well.
   virtual void dequantise(Stream& stream, const TensorView& pieces, const TensorView& bytes,
                           const TensorView& values) = 0;
 };

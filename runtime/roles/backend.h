@@ -19,6 +19,8 @@ class Backend {
  public:
   static constexpr const char* role = "backend";
   virtual ~Backend() = default;
+  // Do its operators take activations, and matrices that these are multiplied with, of this type? Pure.
+  virtual bool computes_in(DType type) const { return type == DType::f32; }
   // Opens the device on first call. Host thread.
   virtual Device& device() = 0;
   // Complete: every pointer set. Owned by the backend.

@@ -47,6 +47,7 @@ struct ExpertSizes {
   int ranks = 1;           // of the expert axis
   int rank = 0;            // own, on that axis
   bool recompute = false;  // dispatch is made again in backward
+  DType compute = DType::f32;  // of tokens, rows and their gradients
   ExpertRange local() const { return experts_of(rank, ranks, static_cast<int>(experts)); }  // that this rank holds
 };
 
@@ -63,23 +64,23 @@ struct ExpertExchange {
   int slot;    // which of the microbatches in flight
   bool again;  // backward of a layer and slot whose forward was the last one: the same routing
   Routing routing;
-  TensorView x, y;              // [T, H]; T <= ExpertSizes::tokens
-  TensorView dy, dx, dweights;  // [T, H], [T, H], [T, k]
+  TensorView x, y;              // [T, H] in ExpertSizes::compute; T <= ExpertSizes::tokens
+  TensorView dy, dx, dweights;  // [T, H], [T, H] likewise; f32 [T, k]
   Region saved;                 // saved(); from begin() to the layer's last call
   Region workspace;             // workspace(); scratch of one call on the compute stream
 };
 
-// One chunk's buffers at the ranks that hold the experts, the decoder's own. Those of the first group are valid from
+// One chunk's buffers at the ranks that hold the experts, the decoder's own, in ExpertSizes::compute. Those of the first group are valid from
 // dispatch_begin() to the chunk's last call and never shared with the chunk before; the others hold one chunk at a
 // time.
 struct ExpertChunk {
   int index;
-  TensorView rows;       // f32 [capacity, H]: the copies, grouped by local expert
+  TensorView rows;       // [capacity, H]: the copies, grouped by local expert
   TensorView offsets;    // i32 [local experts + 1]: the i-th has rows [offsets[i], offsets[i + 1])
   Region saved;          // chunk_saved()
-  TensorView outputs;    // f32 [capacity, H]: what the experts made of the rows
-  TensorView d_outputs;  // f32 [capacity, H], backward only
-  TensorView d_rows;     // f32 [capacity, H], backward only
+  TensorView outputs;    // [capacity, H]: what the experts made of the rows
+  TensorView d_outputs;  // [capacity, H], backward only
+  TensorView d_rows;     // [capacity, H], backward only
 };
 
 struct TokenRange {

@@ -24,7 +24,8 @@
 
 namespace ananke {
 
-// One flat array per segment of a unit, as this rank's UnitPlacement lays them out: f32 [padded of the segment].
+// One flat array per segment of a unit, as this rank's UnitPlacement lays them out: [padded of the segment]. f32, but
+// that the wire segment of weights is in what the job computes in (compute_type.h).
 struct SegmentViews {
   std::array<TensorView, segment_count> segments;  // by index_of(UnitSegment)
   bool given = false;                              // a unit may also be given and have no element here
@@ -38,7 +39,7 @@ struct UnitViews {
   SegmentViews gradient;  // not given in a forward-only item
 };
 
-// Of an array in which a unit's segments lie one behind the other: f32 [place.padded() or more].
+// Of an array in which a unit's segments lie one behind the other, all f32: [place.padded() or more].
 inline SegmentViews segments_of(const TensorView& gathered, const UnitPlacement& place) {
   SegmentViews views;
   views.given = true;
@@ -59,6 +60,8 @@ class Parameters {
  public:
   static constexpr const char* role = "parameters";
   virtual ~Parameters() = default;
+  // Can it hand out the wire segments of weights in this type? The one it hands out is the job's (compute_type.h). Pure.
+  virtual bool gathers_into(DType type) const { return type == DType::f32; }
   // Pure: no device, no peers.
   virtual std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const = 0;
   // Allocates. Master copies hold zeros.

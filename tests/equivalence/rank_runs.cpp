@@ -58,9 +58,10 @@ class Recorder : public Observer, public RunControl {
 };
 
 std::vector<FoundPlugin> plugins_of_build(const RunRequest& request) {
-  const PluginCatalog catalog({std::filesystem::path(ANANKE_BINARY_DIR) / "lib" / "ananke"});
+  const std::filesystem::path build = ANANKE_BINARY_DIR;
+  const PluginCatalog catalog({build / "lib" / "ananke", build / "tests" / "rounding_plugins"});
   std::vector<FoundPlugin> found;
-  std::vector<const char*> names = {"backend_host", "fsdp", "adamw", "muon"};
+  std::vector<const char*> names = {request.rounding ? "rounding_backend" : "backend_host", "fsdp", "adamw", "muon"};
   if (request.expert_chunks > 0) names.push_back("ep");
   for (const char* name : names) {
     const FoundPlugin* plugin = catalog.find_by_name(name);

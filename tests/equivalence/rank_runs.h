@@ -44,6 +44,7 @@ struct RunRequest {
                                // microbatch is the same rows on all meshes
   std::int64_t skip_rows = 0;  // of the data, before the first step; for first_gradients
   bool expert_bf16 = false;    // tokens of plugin ep travel as bf16
+  bool rounding = false;       // on tests/rounding_backend, which takes training.compute BF16
 };
 
 RunResult train(Job job, const RunRequest& request);

@@ -20,18 +20,31 @@ constexpr int skipped = 77;
 
 struct Mesh {
   const char *ranks, *replicate, *expert;
+  const char *backend = "backend_host", *compute = "fp32";
 };
-constexpr Mesh meshes[] = {{"1", "1", "1"}, {"2", "1", "1"}, {"4", "1", "1"}, {"2", "1", "2"},
-                           {"4", "1", "2"}, {"4", "1", "4"}, {"4", "2", "2"}};
+// bf16 on a test's backend, which only rounds as one that computes in it (tests/rounding_backend).
+constexpr Mesh meshes[] = {
+    {"1", "1", "1"},
+    {"2", "1", "1"},
+    {"4", "1", "1"},
+    {"2", "1", "2"},
+    {"4", "1", "2"},
+    {"4", "1", "4"},
+    {"4", "2", "2"},
+    {"1", "1", "1", "rounding_backend", "bf16"},
+    {"2", "1", "2", "rounding_backend", "bf16"},
+};
 
 // A model case: `ananke parity` with its own tolerances, as a user runs it.
 bool run_parity(const fs::path& folder, const Mesh& mesh) {
-  std::printf("ananke parity %s --ranks %s --replicate %s --expert %s\n", folder.c_str(), mesh.ranks, mesh.replicate,
-              mesh.expert);
+  std::printf("ananke parity %s --ranks %s --replicate %s --expert %s --backend %s --compute %s\n", folder.c_str(),
+              mesh.ranks, mesh.replicate, mesh.expert, mesh.backend, mesh.compute);
   std::fflush(stdout);
   const std::string program = ANANKE_BINARY_DIR "/bin/ananke";
-  const char* arguments[] = {program.c_str(), "parity",       folder.c_str(), "--ranks",   mesh.ranks,
-                             "--replicate",   mesh.replicate, "--expert",     mesh.expert, nullptr};
+  setenv("ANANKE_PLUGIN_PATH", ANANKE_BINARY_DIR "/tests/rounding_plugins", 1);
+  const char* arguments[] = {program.c_str(), "parity",    folder.c_str(), "--ranks",   mesh.ranks,
+                             "--replicate",   mesh.replicate, "--expert",   mesh.expert, "--backend",
+                             mesh.backend,    "--compute", mesh.compute,   nullptr};
   pid_t child = 0;
   const int error = posix_spawn(&child, program.c_str(), nullptr, nullptr, const_cast<char**>(arguments), environ);
   if (error != 0) fail(ErrorKind::internal, "{} does not start: {}", program, std::strerror(error));

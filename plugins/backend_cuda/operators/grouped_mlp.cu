@@ -188,7 +188,7 @@ void CudaGroupedMlp::forward(Stream& stream, const Forward& a) {
   expect_region(op, "saved", a.saved, bytes_of(layout_saved, n, elements));
   expect_region(op, "workspace", a.workspace, bytes_of(layout_scratch, n, elements));
   if (n.groups == 0 || n.rows == 0) return;
-  const Groups groups{products_, raw(stream), n, elements, offsets_.read(stream, a.offsets)};
+  const Groups groups{products_, raw(stream), n, elements, offsets_.get(stream, a.offsets, a.known_offsets)};
   check_offsets(n, groups.offsets);
   Carve saved_carve(a.saved), scratch_carve(a.workspace);
   const Saved saved = layout_saved(saved_carve, n, elements);
@@ -206,7 +206,7 @@ void CudaGroupedMlp::backward(Stream& stream, const Backward& a) {
   expect_region(op, "saved", a.saved, bytes_of(layout_saved, n, elements));
   expect_region(op, "workspace", a.workspace, bytes_of(layout_scratch, n, elements));
   if (n.groups == 0 || n.rows == 0) return;
-  const Groups groups{products_, raw(stream), n, elements, offsets_.read(stream, a.offsets)};
+  const Groups groups{products_, raw(stream), n, elements, offsets_.get(stream, a.offsets, a.known_offsets)};
   check_offsets(n, groups.offsets);
   Carve saved_carve(a.saved), scratch_carve(a.workspace);
   const Saved saved = layout_saved(saved_carve, n, elements);

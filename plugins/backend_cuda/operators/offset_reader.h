@@ -1,5 +1,5 @@
-// Where rows of groups begin, read by the host: products are put on the stream one by one and must know their sizes.
-// Each read waits for the stream; they are counted, for Device::reads().
+// Where rows of groups begin, as the host needs it: products are put on the stream one by one and must know their sizes.
+// Where the caller does not know them they are read; each read waits for the stream, and is counted for Device::reads().
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,9 @@ namespace ananke::cuda {
 class OffsetReader {
  public:
   explicit OffsetReader(Arena& pinned);
-  // i32 [n], once everything before it on the stream is done. Valid until the next read; by one host thread at a time.
-  std::span<const std::int32_t> read(Stream& stream, const TensorView& offsets);
+  // `known`, or where it is empty i32 [n] from the device, once everything before it on the stream is done. Valid until
+  // the next call; by one host thread at a time.
+  std::span<const std::int32_t> get(Stream& stream, const TensorView& offsets, std::span<const std::int64_t> known);
   std::uint64_t reads() const noexcept { return reads_; }
 
  private:

@@ -167,9 +167,11 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+// A code times its scale is exact in bf16, too, so T is only how it is stored.
+template <class T>
 __global__ void __launch_bounds__(threads)
     dequantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
-                      const unsigned char* bytes, float* values, FaultSink faults) {
+                      const unsigned char* bytes, T* values, FaultSink faults) {
   const Wire::BlockPiece piece = pieces[blockIdx.x];
   if (!lies_inside(piece, blockIdx.x, values_size, bytes_size, faults)) return;
   const std::int64_t scales = scales_in(piece);
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll 8
     for (int i = 0; i < per_thread; ++i) {
       const std::int64_t at = element_of(piece, place, i);
-      if (at >= 0) values[piece.values + at] = __fmul_rn(from_e4m3(bytes[piece.codes + at]), by);
+      if (at >= 0) values[piece.values + at] = from_float<T>(__fmul_rn(from_e4m3(bytes[piece.codes + at]), by));
     }
   }
 }
@@ -257,12 +259,16 @@ void CudaWire::quantise(Stream& stream, const TensorView& pieces, const TensorVi
 }
 
 void CudaWire::dequantise(Stream& stream, const TensorView& pieces, const TensorView& bytes, const TensorView& values) {
-  arguments::check_pieces("dequantise", pieces, values, bytes);
+  const DType elements = elements_of(values);
+  arguments::check_pieces("dequantise", pieces, values, bytes, elements);
   if (pieces.shape[0] == 0) return;
-  dequantise_kernel<<<grid_of(pieces, values), threads, 0, raw(stream)>>>(
-      values.elements(), bytes.elements(), pieces_in(pieces), data<const unsigned char>(bytes), data<float>(values),
-      faults_.sink());
-  ANANKE_CUDA_LAUNCHED("dequantise");
+  with_elements(elements, [&](auto element) {
+    using T = decltype(element);
+    dequantise_kernel<<<grid_of(pieces, values), threads, 0, raw(stream)>>>(
+        values.elements(), bytes.elements(), pieces_in(pieces), data<const unsigned char>(bytes), data<T>(values),
+        faults_.sink());
+    ANANKE_CUDA_LAUNCHED("dequantise");
+  });
 }
 
 }  // namespace ananke::cuda

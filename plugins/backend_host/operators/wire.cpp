@@ -104,13 +104,18 @@ void quantise_piece(const Wire::BlockPiece& piece, const float* values, std::uin
   });
 }
 
-void dequantise_piece(const Wire::BlockPiece& piece, const std::uint8_t* bytes, float* values) {
+float stored(float value, float) { return value; }
+std::uint16_t stored(float value, std::uint16_t) { return bf16_of(value); }
+
+// T: float, or uint16_t that holds bf16.
+template <class T>
+void dequantise_piece(const Wire::BlockPiece& piece, const std::uint8_t* bytes, T* values) {
   const std::array<float, 256>& table = e4m3_values();
   const std::uint8_t* codes = bytes + piece.codes;
-  float* x = values + piece.values;
+  T* x = values + piece.values;
   visit_runs(piece, [&](const Run& run) {
     const float scale = std::ldexp(1.0f, bytes[piece.scales + run.scale] - 127);
-    for (std::int64_t i = run.first; i < run.first + run.count; ++i) x[i] = table[codes[i]] * scale;
+    for (std::int64_t i = run.first; i < run.first + run.count; ++i) x[i] = stored(table[codes[i]] * scale, T{});
   });
 }
 
@@ -189,12 +194,17 @@ void HostWire::quantise(Stream& stream, const TensorView& pieces, const TensorVi
 }
 
 void HostWire::dequantise(Stream& stream, const TensorView& pieces, const TensorView& bytes, const TensorView& values) {
-  arguments::check_pieces("dequantise", pieces, values, bytes);
+  arguments::check_pieces("dequantise", pieces, values, bytes,
+                          values.dtype == DType::bf16 ? DType::bf16 : DType::f32);
   HostStream::of(stream).enqueue([&pool = pool_, pieces, values, bytes] {
     pool.run(pieces.shape[0], [&](std::int64_t index, int) {
       const Wire::BlockPiece& piece = pieces_in(pieces)[static_cast<std::size_t>(index)];
       check_piece("dequantise", piece, values, bytes);
-      dequantise_piece(piece, bytes.as<std::uint8_t>(), values.as<float>());
+      if (values.dtype == DType::bf16) {
+        dequantise_piece(piece, bytes.as<std::uint8_t>(), static_cast<std::uint16_t*>(values.data));
+      } else {
+        dequantise_piece(piece, bytes.as<std::uint8_t>(), values.as<float>());
+      }
     });
   });
 }

@@ -270,8 +270,18 @@ class DeferredWire final : public Wire {
   void dequantise(Stream& stream, const TensorView& pieces, const TensorView& bytes,
                   const TensorView& values) override {
     put(stream, [=] {
+      std::vector<float> all(static_cast<std::size_t>(values.elements()));
+      const bool wide = values.dtype == DType::f32;
       for (const BlockPiece& piece : pieces_in(pieces)) {
-        reference::dequantise(piece, bytes.as<std::uint8_t>(), values.as<float>());
+        reference::dequantise(piece, bytes.as<std::uint8_t>(), all.data());
+        for (std::int64_t i = piece.values; i < piece.values + piece.count; ++i) {
+          const float value = all[static_cast<std::size_t>(i)];
+          if (wide) {
+            values.as<float>()[i] = value;
+          } else {
+            static_cast<std::uint16_t*>(values.data)[i] = reference::to_bf16(value);
+          }
+        }
       }
     });
   }

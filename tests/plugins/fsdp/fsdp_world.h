@@ -21,8 +21,14 @@ extern "C" const ananke::PluginDescriptorV1* ananke_plugin_v1();
 namespace ananke::testing {
 
 inline std::unique_ptr<Parameters> make_fsdp(const plugin::Fsdp& config, const MeshShape& mesh, int rank,
-                                             int node_ranks = 1) {
-  static const Job job;
+                                             int node_ranks = 1, DType compute = DType::f32) {
+  static const Job fp32;
+  static const Job bf16 = [] {
+    Job job;
+    job.mutable_training()->set_compute(Training::BF16);
+    return job;
+  }();
+  const Job& job = compute == DType::bf16 ? bf16 : fp32;
   static const Site site;
   const RoleContext context{job, site, mesh, rank, node_ranks};
   const std::string bytes = config.SerializeAsString();
@@ -56,10 +62,12 @@ struct WorldShape {
   plugin::Fsdp config;
   Eager eager = Eager::compute;
   int node_ranks = 1;  // of the shard axis; it is their multiple
+  DType compute = DType::f32;
 };
 
-// What a use sees of a weight that travelled in this format.
-inline bool is_rounded(float got, float weight, plugin::Fsdp::Gather format) {
+// What a use sees of a weight that travelled in this format, and is used in this type.
+inline bool is_rounded(float got, float weight, plugin::Fsdp::Gather format, DType type) {
+  if (type == DType::bf16 && format == plugin::Fsdp::FP32) format = plugin::Fsdp::BF16;
   switch (format) {
     case plugin::Fsdp::BF16: return got == reference::from_bf16(reference::to_bf16(weight));
     // Half a step of the weight's own exponent, or of the smallest one under a scale of at most 4093 / 224.
@@ -67,6 +75,11 @@ inline bool is_rounded(float got, float weight, plugin::Fsdp::Gather format) {
       return std::abs(got - weight) <= std::max(std::abs(weight) / 16, 0x1p-10f * 4093 / 224);
     default: return got == weight;
   }
+}
+
+inline float value_of(const TensorView& view, std::int64_t at) {
+  return view.dtype == DType::f32 ? view.as<float>()[at]
+                                  : reference::from_bf16(static_cast<const std::uint16_t*>(view.data)[at]);
 }
 
 // One rank.
@@ -88,7 +101,7 @@ struct Rank {
 
   DeferredStream& compute() { return backend.device().stream(Resource::compute); }
   void start() {
-    fsdp = make_fsdp(shape.config, shape.mesh, rank, shape.node_ranks);
+    fsdp = make_fsdp(shape.config, shape.mesh, rank, shape.node_ranks, shape.compute);
     fsdp->start(context());
     write_weights();
   }
@@ -126,6 +139,7 @@ struct Rank {
     const bool experts = table.units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts;
     return experts ? shape.config.gather_experts() : shape.config.gather_dense();
   }
+  DType type_of(UnitSegment which) const { return which == UnitSegment::wire ? shape.compute : DType::f32; }
   void use(int index, const Item& item, const UnitUse& use) {
     const UnitViews views = fsdp->acquire(index, use.unit);
     EXPECT_EQ(static_cast<bool>(views.weights), use.needs_weights);
@@ -133,13 +147,14 @@ struct Rank {
     for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
       const std::int64_t padded = place(use.unit).segment(which).padded;
       EXPECT_TRUE(!views.weights || views.weights[which].elements() == padded);
+      EXPECT_TRUE(!views.weights || views.weights[which].dtype == type_of(which));
       EXPECT_TRUE(!views.gradient || views.gradient[which].elements() == padded);
     }
     compute().put([=, this, now = version, &item] {
       each_element(use.unit, [&](int parameter, std::int64_t i, UnitSegment which, std::int64_t at) {
-        const float weight = views.weights ? views.weights[which].as<float>()[at] : 0;
+        const float weight = views.weights ? value_of(views.weights[which], at) : 0;
         if (views.weights && wrong.empty() &&
-            !is_rounded(weight, weight_of(parameter, i, now), format_of(use.unit, which))) {
+            !is_rounded(weight, weight_of(parameter, i, now), format_of(use.unit, which), type_of(which))) {
           wrong = fmt::format("rank {} item {}: element {} of {} is {}", rank, index, i,
                               table.parameters()[static_cast<std::size_t>(parameter)].name, weight);
         }

@@ -49,6 +49,14 @@ TEST(FsdpMisuse, ANodeCopyWithoutASecondGatherIsRefused) {
   }
 }
 
+void train_and_evaluate(Rank& rank) {
+  const Schedule schedule = training_schedule(rank.table, 4, 2);
+  rank.run(schedule);
+  rank.expect_sums(schedule);
+  rank.write_weights();
+  rank.run(evaluation_schedule(rank.table));
+}
+
 // Every use sees the weight rounded as its wire rounds it, or better; gradients are exact in bf16, so owners have plain
 // sums.
 TEST(FsdpWires, EveryItemSeesRoundedWeightsAndOwnersGetPlainSums) {
@@ -57,30 +65,63 @@ TEST(FsdpWires, EveryItemSeesRoundedWeightsAndOwnersGetPlainSums) {
       for (const Eager eager : {Eager::compute, Eager::network, Eager::nvlink}) {
         for (const Fsdp& config : all_wires()) {
           SCOPED_TRACE(fmt::format("{}, {} experts, {}", to_string(mesh), model.experts, config.ShortDebugString()));
-          in_world({model, mesh, config, eager, node_of(mesh)}, [](Rank& rank) {
-            const Schedule schedule = training_schedule(rank.table, 4, 2);
-            rank.run(schedule);
-            rank.expect_sums(schedule);
-            rank.write_weights();
-            rank.run(evaluation_schedule(rank.table));
-          });
+          in_world({model, mesh, config, eager, node_of(mesh)}, train_and_evaluate);
         }
       }
     }
   }
 }
 
+// The same where weights are computed with in bf16: also those that are whole on their owner, and those that travel as
+// f32, are rounded; the small segments are not. A config without any narrow wire among them.
+TEST(FsdpWires, EveryItemSeesBf16WeightsWhereItComputesInThem) {
+  std::vector<Fsdp> configs = all_wires();
+  configs.push_back(wires(Fsdp::FP32, Fsdp::FP32, Fsdp::FP32_REDUCE_SCATTER));
+  configs.push_back(wires(Fsdp::BF16, Fsdp::BF16, Fsdp::BF16_ALL_TO_ALL, true));
+  for (const SmallModel& model : models()) {
+    for (const MeshShape& mesh : {MeshShape{1, 1}, {2, 1}, {1, 3}, {1, 4, 2}, {1, 4, 4}}) {
+      for (const Eager eager : {Eager::compute, Eager::network, Eager::nvlink}) {
+        for (const Fsdp& config : configs) {
+          SCOPED_TRACE(fmt::format("{}, {} experts, {}", to_string(mesh), model.experts, config.ShortDebugString()));
+          in_world({model, mesh, config, eager, node_of(mesh), DType::bf16}, train_and_evaluate);
+        }
+      }
+    }
+  }
+}
+
+void expect_planned(const MeshShape& mesh, const Fsdp& config, DType compute) {
+  in_world({models()[0], mesh, config, Eager::compute, node_of(mesh), compute}, [](Rank& rank) {
+    std::map<std::string, std::uint64_t> planned, used;
+    for (const PlanLine& line : rank.fsdp->plan(rank.table, rank.placement)) planned[line.purpose] += line.bytes;
+    for (const Arena::Line& line : rank.backend.device().memory().ledger()) used[line.purpose] += line.bytes;
+    EXPECT_EQ(planned, used) << to_string(rank.shape.mesh) << ' ' << rank.shape.config.ShortDebugString();
+  });
+}
+
 TEST(FsdpWires, PlanIsWhatTheLedgerShows) {
   for (const MeshShape& mesh : {MeshShape{1, 1}, {1, 4}, {2, 4, 2}}) {
     for (const Fsdp& config : all_wires()) {
-      in_world({models()[0], mesh, config, Eager::compute, node_of(mesh)}, [](Rank& rank) {
-        std::map<std::string, std::uint64_t> planned, used;
-        for (const PlanLine& line : rank.fsdp->plan(rank.table, rank.placement)) planned[line.purpose] += line.bytes;
-        for (const Arena::Line& line : rank.backend.device().memory().ledger()) used[line.purpose] += line.bytes;
-        EXPECT_EQ(planned, used) << to_string(rank.shape.mesh) << ' ' << rank.shape.config.ShortDebugString();
-      });
+      for (const DType compute : {DType::f32, DType::bf16}) expect_planned(mesh, config, compute);
     }
   }
+}
+
+// In bf16 the gathered weights take half, up to what is f32 whatever the wire; and bf16 lands where it is used.
+TEST(FsdpWires, Bf16WeightsTakeHalfTheSlotsAndLandInThem) {
+  const SmallModel model{.layers = 4, .experts = 4, .hidden = 64, .width = 64};
+  std::map<DType, std::map<std::string, double>> planned;
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    in_world({model, {1, 2}, wires(Fsdp::BF16, Fsdp::BF16, Fsdp::FP32_REDUCE_SCATTER), Eager::compute, 1, compute},
+             [&](Rank& rank) {
+               if (rank.rank != 0) return;
+               for (const PlanLine& line : rank.fsdp->plan(rank.table, rank.placement)) {
+                 planned[compute][line.purpose] += static_cast<double>(line.bytes);
+               }
+             });
+  }
+  EXPECT_NEAR(planned[DType::bf16]["gather slots"] / planned[DType::f32]["gather slots"], 0.5, 0.02);
+  EXPECT_NEAR(planned[DType::bf16]["gather wire"] / planned[DType::f32]["gather wire"], 1.0 / 3, 0.02);
 }
 
 std::map<std::pair<std::string, UnitKind>, std::uint64_t> count(const Rank& rank, Direction direction) {
