@@ -109,6 +109,15 @@ Problems check_training(const Training& training) {
   return problems;
 }
 
+Problems check_checkpoint(const Checkpointing& checkpoint) {
+  Problems problems;
+  if (checkpoint.none() && checkpoint.every_steps() > 0) {
+    add(&problems, "checkpoint.every_steps", "is {}, but checkpoint.none is set: remove one of the two",
+        checkpoint.every_steps());
+  }
+  return problems;
+}
+
 Problems check_optimizer_rules(const Job& job) {
   Problems problems;
   constexpr std::size_t longest = 1000;  // std::regex goes down the stack with every parenthesis
@@ -139,6 +148,7 @@ Problems check_job(const Job& job, std::uint32_t ranks) {
   append(&problems, check_data(job.data(), job.model()));
   append(&problems, check_evaluation(job.evaluation(), job.data()));
   append(&problems, check_training(job.training()));
+  append(&problems, check_checkpoint(job.checkpoint()));
   append(&problems, check_optimizer_rules(job));
   return problems;
 }

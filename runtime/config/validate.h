@@ -42,6 +42,7 @@ Problems check_learning_rate(const LearningRate& rate, const Training& training)
 Problems check_data(const Data& data, const Model& model);
 Problems check_evaluation(const Evaluation& evaluation, const Data& data);
 Problems check_training(const Training& training);
+Problems check_checkpoint(const Checkpointing& checkpoint);
 Problems check_optimizer_rules(const Job& job);  // regular expressions
 // All of the above.
 Problems check_job(const Job& job, std::uint32_t ranks);

@@ -71,5 +71,15 @@ TEST(BackendCuda, SizesCanBePlannedWithoutADevice) {
   EXPECT_GT(set.permute->workspace(4096, 64), 0u);
 }
 
+TEST(BackendCuda, PlansForWhatTheJobComputesIn) {
+  Setting wide, narrow;
+  narrow.job.mutable_training()->set_compute(Training::BF16);
+  BackendCuda in_fp32 = wide.make(), in_bf16 = narrow.make();
+  EXPECT_TRUE(in_fp32.computes_in(DType::f32) && in_fp32.computes_in(DType::bf16));
+  EXPECT_FALSE(in_fp32.computes_in(DType::f8_e4m3));
+  const GroupedMlp::Sizes sizes{4096, 256, 128, 8};
+  EXPECT_EQ(in_fp32.operators().grouped_mlp->saved(sizes), 2 * in_bf16.operators().grouped_mlp->saved(sizes));
+}
+
 }  // namespace
 }  // namespace ananke

@@ -69,5 +69,29 @@ TEST(Slots, AtFullDistanceEveryUnitHasMemoryOfItsOwn) {
   for (const auto& overlaps : slots.overlaps) EXPECT_TRUE(overlaps.empty());
 }
 
+TEST(Slots, NarrowHomesAreThereForEveryUnitAndKeepTheSegmentsApart) {
+  const ParameterTable table(make_model({.layers = 3, .experts = 3}));
+  for (const MeshShape& mesh : {MeshShape{1, 1}, {1, 3}, {1, 4, 2}, {1, 4, 4}}) {
+    const Placement placement(table, mesh);
+    const Slots slots = assign_slots(table, placement, 1, DType::bf16);
+    std::vector<float> region(static_cast<std::size_t>(slots.elements));
+    const TensorView all = view_of(region.data(), {slots.elements});
+    for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+      for (int rank = 0; rank < mesh.ranks(); ++rank) {
+        const UnitPlacement& place = placement.unit(unit, coordinates(mesh, rank));
+        const TensorView home = all.slice(slots.offset[unit], home_elements(place, DType::bf16));
+        const SegmentViews views = segments_in(home, place, DType::bf16);
+        const TensorView &wire = views[UnitSegment::wire], &fp32 = views[UnitSegment::fp32];
+        EXPECT_EQ(wire.dtype, DType::bf16);
+        EXPECT_EQ(fp32.dtype, DType::f32);
+        EXPECT_EQ(wire.elements(), place.segment(UnitSegment::wire).padded);
+        EXPECT_EQ(fp32.elements(), place.segment(UnitSegment::fp32).padded);
+        EXPECT_LE(static_cast<std::byte*>(wire.data) + wire.bytes(), static_cast<std::byte*>(fp32.data));
+        EXPECT_EQ(static_cast<std::byte*>(fp32.data) + fp32.bytes(), static_cast<std::byte*>(home.data) + home.bytes());
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ananke::fsdp

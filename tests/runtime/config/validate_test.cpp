@@ -120,6 +120,16 @@ TEST(Validation, ForcesABalanceOrReplaysOne) {
   expect_problem(check_training(training), "training.force_balanced_routing", {"replay_routing is 'log'"});
 }
 
+TEST(Validation, WantsCheckpointsOrNone) {
+  Checkpointing checkpoint;
+  checkpoint.set_none(true);
+  EXPECT_TRUE(check_checkpoint(checkpoint).empty());
+  checkpoint.set_every_steps(5);
+  expect_problem(check_checkpoint(checkpoint), "checkpoint.every_steps", {"is 5", "checkpoint.none"});
+  checkpoint.set_none(false);
+  EXPECT_TRUE(check_checkpoint(checkpoint).empty());
+}
+
 TEST(Validation, ChecksDenseLayers) {
   Model model = small_model();
   model.add_mlp_only_layers(1);

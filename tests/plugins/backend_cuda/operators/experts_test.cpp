@@ -217,6 +217,7 @@ TEST_F(CudaPermute, SaysWhichExpertIsNone) {
 struct MlpCase {
   GroupedMlp::Sizes n;
   Ints offsets;
+  bool known = false;  // to the caller
 };
 
 Results grouped_mlp(Bench& bench, const MlpCase& c) {
@@ -241,8 +242,11 @@ Results grouped_mlp(Bench& bench, const MlpCase& c) {
   const Region saved = bench.scratch(bench->grouped_mlp->saved(n));
   const Region workspace = bench.scratch(bench->grouped_mlp->workspace(n));
   const Region again = bench.scratch(bench->grouped_mlp->workspace(n));
-  bench->grouped_mlp->forward(bench.stream(), {x, offsets, stacks(weights), y, saved, workspace});
-  bench->grouped_mlp->backward(bench.stream(), {x, offsets, stacks(weights), dy, dx, stacks(dweights), saved, again});
+  std::vector<std::int64_t> known;
+  if (c.known) known.assign(c.offsets.begin(), c.offsets.end());
+  bench->grouped_mlp->forward(bench.stream(), {x, offsets, stacks(weights), y, saved, workspace, known});
+  bench->grouped_mlp->backward(bench.stream(),
+                               {x, offsets, stacks(weights), dy, dx, stacks(dweights), saved, again, known});
   return {result("y", bench.floats(y), 1e-5, 0.02), result("dx", bench.floats(dx), 1e-5, 0.02),
           result("dweights", bench.floats(dweights), 1e-5, 0.02)};
 }
@@ -253,6 +257,8 @@ TEST_F(CudaGroupedMlp, MatchesTheHost) {
                            {{1, 1, 1, 1}, {0, 1}},
                            {{7, 5, 3, 3}, {0, 0, 7, 7}},
                            {{64, 32, 48, 1}, {0, 64}},
+                           {{64, 32, 48, 1}, {0, 64}, true},
+                           {{90, 32, 48, 2}, {0, 7, 71}, true},
                            {{200, 64, 128, 5}, {0, 1, 1, 64, 129, 190}},
                            {{333, 67, 37, 4}, {0, 127, 128, 300, 331}},
                            {{50, 16, 24, 3}, {0, 0, 0, 0}}}) {

@@ -160,7 +160,10 @@ Results blocks(Bench& bench, const std::vector<std::array<std::int64_t, 3>>& sha
   const Tensor codes = bench.blank(DType::u8, {bytes});
   bench->wire->quantise(bench.stream(), pieces, x, codes);
   bench->wire->dequantise(bench.stream(), pieces, codes, back);
-  return {exact("bytes", bench.values<std::uint8_t>(codes)), exact("back", bench.floats(back))};
+  const Tensor narrow = bench.blank(DType::bf16, {values});
+  bench->wire->dequantise(bench.stream(), pieces, codes, narrow);
+  return {exact("bytes", bench.values<std::uint8_t>(codes)), exact("back", bench.floats(back)),
+          exact("back in bf16", bench.floats(narrow))};
 }
 
 TEST_F(CudaWire, TravelsInFp8AsOnTheHost) {

@@ -128,7 +128,14 @@ Quantised round_trip(Host& host, Pieces pieces, const Floats& values, std::int64
   Quantised result{Bytes(static_cast<std::size_t>(bytes), 0xee), nans(static_cast<std::int64_t>(values.size()))};
   host->wire->quantise(host.stream, table_of(pieces), flat(values), flat(result.bytes));
   host->wire->dequantise(host.stream, table_of(pieces), flat(result.bytes), flat(result.back));
+  Halves narrow(values.size(), 0xffff);  // NaN, as what is not in any piece stays
+  host->wire->dequantise(host.stream, table_of(pieces), flat(result.bytes),
+                         halves(narrow, {static_cast<std::int64_t>(narrow.size())}));
   host.finish();
+  for (std::size_t i = 0; i < narrow.size(); ++i) {
+    const float wide = result.back[i], value = reference::from_bf16(narrow[i]);
+    EXPECT_TRUE(std::isnan(wide) ? std::isnan(value) : narrow[i] == reference::to_bf16(wide)) << wide << ' ' << value;
+  }
   return result;
 }
 
