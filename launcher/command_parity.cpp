@@ -17,7 +17,9 @@ namespace po = boost::program_options;
 struct Tolerances {
   double logits, loss, gradients;
 };
-constexpr Tolerances fp32{2e-5, 1e-6, 1e-4}, bf16{6e-2, 1e-2, 1e-1};
+// bf16: twice the largest difference of cases in which every router decides as in fp32. Where a near tie falls the
+// other way, a token's experts are others, and differences are as large as what an expert adds.
+constexpr Tolerances fp32{2e-5, 1e-6, 1e-4}, bf16{6e-2, 3e-3, 6e-2};
 
 struct Given {
   std::string compute;

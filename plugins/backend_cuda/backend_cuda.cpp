@@ -116,8 +116,8 @@ const OperatorSet& BackendCuda::operators() {
   if (operators_) return operators_->set();
   if (dry_) {
     host_arenas_ = std::make_unique<HostArenas>();
-    operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory,
-                                                 widest_);
+    operators_ =
+        std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory, widest_);
     return operators_->set();
   }
   CudaDevice& device = open();

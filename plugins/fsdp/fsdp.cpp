@@ -43,7 +43,8 @@ Layout make_layout(const ParameterTable& table, const Placement& placement, cons
   if (cut || compute != DType::f32) {
     const int all = static_cast<int>(table.blocks().size());
     layout.weights = fsdp::assign_slots(
-        table, placement, config.reshard_after_forward() ? count_blocks(config.prefetch_blocks(), table) : all, compute);
+        table, placement, config.reshard_after_forward() ? count_blocks(config.prefetch_blocks(), table) : all,
+        compute);
   }
   if (!cut) return layout;
   layout.gradients = fsdp::assign_slots(table, placement, count_blocks(config.reduce_blocks(), table));
@@ -168,8 +169,8 @@ class Fsdp final : public Parameters {
 
   plugin::Fsdp config_;
   DType compute_type_;  // of wire segments in use
-  int rank_;        // in the world
-  int node_ranks_;  // of the shard axis on this node, as far as can be known before start
+  int rank_;            // in the world
+  int node_ranks_;      // of the shard axis on this node, as far as can be known before start
   MeshCoordinates at_;
   Stream* compute_ = nullptr;
   Stream* network_ = nullptr;

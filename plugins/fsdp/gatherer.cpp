@@ -95,14 +95,14 @@ Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, DTyp
     const int index = static_cast<int>(unit);
     const UnitPlacement& place = context.placement.unit(index, context.at);
     const bool fetched = has_home(context.placement, index, context.at, compute);
-    units_.push_back({.axis = &axis_of(context, index),
-                      .place = place,
-                      .master = masters[unit],
-                      .home = fetched ? regions.homes.slice(slots_.offset[unit], home_elements(place, compute))
-                                      : masters[unit],
-                      .fetched = fetched,
-                      .gathered = device_.make_event(),
-                      .released = device_.make_event()});
+    units_.push_back(
+        {.axis = &axis_of(context, index),
+         .place = place,
+         .master = masters[unit],
+         .home = fetched ? regions.homes.slice(slots_.offset[unit], home_elements(place, compute)) : masters[unit],
+         .fetched = fetched,
+         .gathered = device_.make_event(),
+         .released = device_.make_event()});
   }
   set_up_wire(context, config, regions);
 }

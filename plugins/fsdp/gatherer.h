@@ -40,7 +40,7 @@ GatherMemory gather_memory(const ParameterTable& table, const Placement& placeme
 class Gatherer {
  public:
   struct Regions {
-    TensorView homes;  // f32 [slots.elements]
+    TensorView homes;                                       // f32 [slots.elements]
     TensorView staging, node_staging, node_copies, tables;  // u8, as GatherMemory
   };
   // masters: this rank's range of each unit, f32 [range()]; a unit without a home is its own (slots.h). `slots` are for
@@ -64,8 +64,8 @@ class Gatherer {
     bool fetched;  // the home is not the master
     GatherWire wire = {};
     TensorView send_table = {}, receive_table = {};  // i64 [pieces, 6], FP8_E4M3
-    TensorView node_copy = {};                  // u8, this rank's slice of the gathered bytes; empty: none is kept
-    bool copied = false;                   // the node holds the unit as it is now
+    TensorView node_copy = {};                       // u8, this rank's slice of the gathered bytes; empty: none is kept
+    bool copied = false;                             // the node holds the unit as it is now
     bool resident = false;
     int promised = 0;                         // uses that count on it and are not released
     std::uint64_t bytes = 0, node_bytes = 0;  // received

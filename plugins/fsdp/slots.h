@@ -1,6 +1,7 @@
-// Where units lie while they are whole on a rank, f32 or with the wire segment in a narrower type. Every unit has one fixed home in a region that many share: units of
-// blocks at most `distance` apart never overlap, others may. Steps run along the line of blocks, forwards and back, so
-// homes repeat like a ring, without fragments and without an allocator in the step.
+// Where units lie while they are whole on a rank, f32 or with the wire segment in a narrower type. Every unit has one
+// fixed home in a region that many share: units of blocks at most `distance` apart never overlap, others may. Steps run
+// along the line of blocks, forwards and back, so homes repeat like a ring, without fragments and without an allocator
+// in the step.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ std::int64_t home_elements(const UnitPlacement& place, DType wire);
 // The segments in a home of so many elements.
 SegmentViews segments_in(const TensorView& home, const UnitPlacement& place, DType wire);
 
-// `wire`: what wire segments are there. A pure function: every rank has the same, whatever experts it holds, since homes
-// decide the order of collectives.
+// `wire`: what wire segments are there. A pure function: every rank has the same, whatever experts it holds, since
+// homes decide the order of collectives.
 Slots assign_slots(const ParameterTable& table, const Placement& placement, int distance, DType wire = DType::f32);
 
 }  // namespace ananke::fsdp

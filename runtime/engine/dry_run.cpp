@@ -71,9 +71,10 @@ std::string order_text(const PassLimits& limits) {
 
 std::string schedule_text(const Job& job, const Schedule& schedule, const PassLimits& limits) {
   const Training& training = job.training();
-  return fmt::format("{} items a step: {} microbatch{} of {} rows a rank, {}, recompute {}, compute {}", schedule.size(),
-                     limits.microbatches, limits.microbatches == 1 ? "" : "es", training.rows_per_microbatch(),
-                     order_text(limits), Training::Recompute_Name(training.recompute()), Training::Compute_Name(training.compute()));
+  return fmt::format("{} items a step: {} microbatch{} of {} rows a rank, {}, recompute {}, compute {}",
+                     schedule.size(), limits.microbatches, limits.microbatches == 1 ? "" : "es",
+                     training.rows_per_microbatch(), order_text(limits), Training::Recompute_Name(training.recompute()),
+                     Training::Compute_Name(training.compute()));
 }
 
 std::string learning_rate_text(const Job& job) {
@@ -150,12 +151,11 @@ DryRun dry_run(const Job& job, const Site& site) {
   result.checkpoint_bytes = checkpoint_bytes(job, chosen, engine);
   result.tables = parameter_table_text(engine.table(), job.training().sequence_length()) + "\n" +
                   engine.placement().table() + "\n" + memory_plan_text(trainer.plan());
-  result.plan =
-      line("training", training_text(job, own_batches)) +
-      line("schedule", schedule_text(job, trainer.schedule(), pass_limits(job))) +
-      line("learning rate", learning_rate_text(job)) + line("optimizers", optimizer_text(chosen, engine.table())) +
-      line("evaluation", evaluation_text(job)) +
-      line("checkpoints", checkpoint_text(job, result.checkpoint_bytes));
+  result.plan = line("training", training_text(job, own_batches)) +
+                line("schedule", schedule_text(job, trainer.schedule(), pass_limits(job))) +
+                line("learning rate", learning_rate_text(job)) +
+                line("optimizers", optimizer_text(chosen, engine.table())) + line("evaluation", evaluation_text(job)) +
+                line("checkpoints", checkpoint_text(job, result.checkpoint_bytes));
   return result;
 }
 

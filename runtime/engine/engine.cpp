@@ -60,7 +60,8 @@ void refuse_unused_roles(const PluginRegistry& plugins) {
 void refuse_unable(const Job& job, const PluginRegistry& plugins, const EngineRoles& roles) {
   const DType type = compute_type(job);
   const auto refuse = [&](const char* role, const char* what) {
-    fail(ErrorKind::config, "training.compute is {}, but {} '{}' {} no {}; remove the setting, or use a plugin that does",
+    fail(ErrorKind::config,
+         "training.compute is {}, but {} '{}' {} no {}; remove the setting, or use a plugin that does",
          Training::Compute_Name(job.training().compute()), role, plugins.names(role).at(0), what, name_of(type));
   };
   if (!roles.backend->computes_in(type)) refuse(Backend::role, "computes in");
@@ -132,8 +133,15 @@ Engine::~Engine() {
 }
 
 PassParts Engine::parts() const {
-  return {context_.job.model(),  table_,           placement_,           at_,
-          compute_type(context_.job), *roles_.backend, *roles_.parameters, *roles_.activations, *roles_.experts};
+  return {context_.job.model(),
+          table_,
+          placement_,
+          at_,
+          compute_type(context_.job),
+          *roles_.backend,
+          *roles_.parameters,
+          *roles_.activations,
+          *roles_.experts};
 }
 
 Traffic Engine::traffic() const {

@@ -260,7 +260,8 @@ std::vector<ParityLine> run_parity(const ParityOptions& options) {
     lines.push_back({"loss", "loss", 1, absolute, wanted != 0 ? absolute / std::abs(wanted) : absolute,
                      options.loss_tolerance, absolute <= options.loss_tolerance});
   }
-  if (ParityLine line = compare_gradients(file, table, computed, options.compute, options.gradient_tolerance); line.tensors > 0) {
+  if (ParityLine line = compare_gradients(file, table, computed, options.compute, options.gradient_tolerance);
+      line.tensors > 0) {
     lines.push_back(line);
   }
   if (lines.empty()) fail(ErrorKind::data, "{} holds no logits, loss or grad.* to compare with", file.path());

@@ -17,7 +17,7 @@ struct ParityOptions {
   int expert = 1;                   // must divide the shard axis; tokens are then exchanged by plugin ep
   std::string backend = "backend_host";
   bool recompute = false;
-  DType compute = DType::f32;  // or bf16 (training.compute)
+  DType compute = DType::f32;      // or bf16 (training.compute)
   double logits_tolerance = 2e-5;  // absolute
   double loss_tolerance = 1e-6;    // absolute
   // Of the tensor's largest element; differences below rounding of the case's largest gradient in `compute` do not

@@ -252,7 +252,8 @@ void Pass::both(const Item& item, BlockIo& io, const HeadOutput& head) {
   const int slot = item.microbatch % slots_;
   const std::size_t one = gradients_.bytes() / static_cast<std::size_t>(slots_);
   const TensorView x = activation(parts_.activations.place(item.block, slot), io.batch);
-  const TensorView dx = gradients_.view(parts_.compute, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
+  const TensorView dx =
+      gradients_.view(parts_.compute, {io.batch.tokens, hidden_}, one * static_cast<std::size_t>(slot));
   decoder_->head_forward_backward(compute_, block, io, x, head, dx);
 }
 

@@ -196,8 +196,9 @@ void Trainer::make_weights() {
 void Trainer::resume(const ChangesSince& changes) {
   control_.phase("resume", 0);
   if (!state_) {
-    fail(ErrorKind::config, "the run cannot be resumed: checkpoint.none is set, so no checkpoint is written or read; "
-                            "remove it from the job, or start anew without --resume");
+    fail(ErrorKind::config,
+         "the run cannot be resumed: checkpoint.none is set, so no checkpoint is written or read; "
+         "remove it from the job, or start anew without --resume");
   }
   std::vector<std::string> changed;
   std::optional<LoadedState> loaded = state_->load([&](const LoadedState& state) {
@@ -228,7 +229,9 @@ TrainingEnd Trainer::train() {
   if (going_on && evaluated_step_ != progress_.step) going_on = evaluate();
   if (saved_step_ != progress_.step) save();
   tell_event(going_on ? RunEvent::FINISHED : RunEvent::STOP_REQUESTED,
-             going_on ? "all steps done" : state_ ? "stopped on request; continue with --resume" : "stopped on request");
+             going_on ? "all steps done"
+             : state_ ? "stopped on request; continue with --resume"
+                      : "stopped on request");
   return going_on ? TrainingEnd::finished : TrainingEnd::stopped;
 }
 

@@ -51,7 +51,7 @@ class Trainer {
   void check_finite(const StepScalars::Outcome& outcome);
   std::string of_some_rank(const std::string& what, const std::string& mine);
   Traffic traffic() const;  // of all roles and the optimizers
-  bool evaluate();  // false: some rank was asked to stop, and nothing is reported
+  bool evaluate();          // false: some rank was asked to stop, and nothing is reported
   void save();
   template <class Record, class Call>
   void tell(const Record& record, Call call);

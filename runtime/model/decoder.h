@@ -3,8 +3,8 @@
 //
 //   layer:  n1 = norm(x);  a = o_proj(attention(q,k,v of n1));  h = x + a;  n2 = norm(h);  y = h + mlp(n2)
 //
-// All activations are [T, H] in ExpertSizes::compute, T the tokens of one microbatch on this rank (0 is allowed); router,
-// loss, logits, the weights of norms and all gradients of weights are f32.
+// All activations are [T, H] in ExpertSizes::compute, T the tokens of one microbatch on this rank (0 is allowed);
+// router, loss, logits, the weights of norms and all gradients of weights are f32.
 #pragma once
 
 #include <cstdint>

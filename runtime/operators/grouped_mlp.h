@@ -14,9 +14,9 @@ struct MatrixStack {
 
 // SwiGLU MLP (Shazeer 2020) over rows grouped by weights: for row r of group g
 //   y[r] = down_g (silu(gate_g x[r]) * (up_g x[r])),  silu(z) = z / (1 + exp(-z))
-// A dense layer is the case G = 1. The number of rows in use, offsets[G] <= R, may be known on the device only; a caller
-// who knows the offsets gives them in `known_offsets` [G + 1] as well, equal to those on the device, and read in the call:
-// a backend that needs them on the host then does not wait for the device. Else it is empty.
+// A dense layer is the case G = 1. The number of rows in use, offsets[G] <= R, may be known on the device only; a
+// caller who knows the offsets gives them in `known_offsets` [G + 1] as well, equal to those on the device, and read in
+// the call: a backend that needs them on the host then does not wait for the device. Else it is empty.
 class GroupedMlp {
  public:
   struct Sizes {

@@ -44,9 +44,9 @@ namespace ananke {
 struct ExpertSizes {
   std::int64_t tokens;  // of one microbatch on one rank, at most
   std::int64_t hidden, experts, k;
-  int ranks = 1;           // of the expert axis
-  int rank = 0;            // own, on that axis
-  bool recompute = false;  // dispatch is made again in backward
+  int ranks = 1;               // of the expert axis
+  int rank = 0;                // own, on that axis
+  bool recompute = false;      // dispatch is made again in backward
   DType compute = DType::f32;  // of tokens, rows and their gradients
   ExpertRange local() const { return experts_of(rank, ranks, static_cast<int>(experts)); }  // that this rank holds
 };
@@ -70,9 +70,9 @@ struct ExpertExchange {
   Region workspace;             // workspace(); scratch of one call on the compute stream
 };
 
-// One chunk's buffers at the ranks that hold the experts, the decoder's own, in ExpertSizes::compute. Those of the first group are valid from
-// dispatch_begin() to the chunk's last call and never shared with the chunk before; the others hold one chunk at a
-// time.
+// One chunk's buffers at the ranks that hold the experts, the decoder's own, in ExpertSizes::compute. Those of the
+// first group are valid from dispatch_begin() to the chunk's last call and never shared with the chunk before; the
+// others hold one chunk at a time.
 struct ExpertChunk {
   int index;
   TensorView rows;       // [capacity, H]: the copies, grouped by local expert

@@ -60,7 +60,8 @@ class Parameters {
  public:
   static constexpr const char* role = "parameters";
   virtual ~Parameters() = default;
-  // Can it hand out the wire segments of weights in this type? The one it hands out is the job's (compute_type.h). Pure.
+  // Can it hand out the wire segments of weights in this type? The one it hands out is the job's (compute_type.h).
+  // Pure.
   virtual bool gathers_into(DType type) const { return type == DType::f32; }
   // Pure: no device, no peers.
   virtual std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const = 0;

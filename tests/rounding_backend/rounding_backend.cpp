@@ -23,11 +23,11 @@ struct Widened : Operator {
   }
 };
 
-#define ANANKE_WIDENED(METHOD, ARGUMENTS, ...)                           \
-  void METHOD(Stream& stream, const ARGUMENTS& arguments) override {     \
-    run(                                                                 \
+#define ANANKE_WIDENED(METHOD, ARGUMENTS, ...)                                  \
+  void METHOD(Stream& stream, const ARGUMENTS& arguments) override {            \
+    run(                                                                        \
         stream, arguments, [](WidenedCall& call, ARGUMENTS& a) { __VA_ARGS__ }, \
-        [&](const ARGUMENTS& a) { inner->METHOD(stream, a); });          \
+        [&](const ARGUMENTS& a) { inner->METHOD(stream, a); });                 \
   }
 #define ANANKE_SIZE(METHOD) \
   std::size_t METHOD(const Sizes& s) const override { return inner->METHOD(s); }

@@ -6,9 +6,9 @@
 
 namespace ananke::cuda {
 
-// Products of cuBLASLt, group by group, so a call whose caller does not know the offsets reads them on the host: the one
-// exception to the rule that operators read nothing there (offset_reader.h counts it). Keeps what gate and up give. Activations and weights f32 or
-// bf16, gradients of weights f32.
+// Products of cuBLASLt, group by group, so a call whose caller does not know the offsets reads them on the host: the
+// one exception to the rule that operators read nothing there (offset_reader.h counts it). Keeps what gate and up give.
+// Activations and weights f32 or bf16, gradients of weights f32.
 class CudaGroupedMlp final : public GroupedMlp {
  public:
   // `widest`: the largest type of activations that `saved` and `workspace` make room for.

@@ -26,9 +26,8 @@ std::span<const std::int32_t> OffsetReader::get(Stream& stream, const TensorView
     std::ranges::transform(known, values, [](std::int64_t offset) { return static_cast<std::int32_t>(offset); });
     return all;
   }
-  check(
-      cudaMemcpyAsync(values, offsets.as<std::int32_t>(), offsets.bytes(), cudaMemcpyDeviceToHost, raw(stream)),
-      "read the offsets of groups");
+  check(cudaMemcpyAsync(values, offsets.as<std::int32_t>(), offsets.bytes(), cudaMemcpyDeviceToHost, raw(stream)),
+        "read the offsets of groups");
   stream.synchronize();
   ++reads_;
   return all;

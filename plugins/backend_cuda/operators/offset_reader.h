@@ -1,5 +1,6 @@
-// Where rows of groups begin, as the host needs it: products are put on the stream one by one and must know their sizes.
-// Where the caller does not know them they are read; each read waits for the stream, and is counted for Device::reads().
+// Where rows of groups begin, as the host needs it: products are put on the stream one by one and must know their
+// sizes. Where the caller does not know them they are read; each read waits for the stream, and is counted for
+// Device::reads().
 #pragma once
 
 #include <atomic>

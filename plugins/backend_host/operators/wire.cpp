@@ -194,8 +194,7 @@ void HostWire::quantise(Stream& stream, const TensorView& pieces, const TensorVi
 }
 
 void HostWire::dequantise(Stream& stream, const TensorView& pieces, const TensorView& bytes, const TensorView& values) {
-  arguments::check_pieces("dequantise", pieces, values, bytes,
-                          values.dtype == DType::bf16 ? DType::bf16 : DType::f32);
+  arguments::check_pieces("dequantise", pieces, values, bytes, values.dtype == DType::bf16 ? DType::bf16 : DType::f32);
   HostStream::of(stream).enqueue([&pool = pool_, pieces, values, bytes] {
     pool.run(pieces.shape[0], [&](std::int64_t index, int) {
       const Wire::BlockPiece& piece = pieces_in(pieces)[static_cast<std::size_t>(index)];

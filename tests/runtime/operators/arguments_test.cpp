@@ -78,19 +78,16 @@ TEST(Arguments, KnownOffsetsAreOfEveryGroupAndRiseInsideTheRows) {
   const TensorView rows = tensor(DType::f32, {5, 3});
   const MatrixStack wide{tensor(DType::f32, {4, 3}), 12}, tall{tensor(DType::f32, {3, 4}), 12};
   const auto refused = [&](std::vector<std::int64_t> known) {
-    return refusal(
-        GroupedMlp::Forward{rows, tensor(DType::i32, {3}), {wide, wide, tall}, rows, {}, {}, known}, DType::f32);
+    return refusal(GroupedMlp::Forward{rows, tensor(DType::i32, {3}), {wide, wide, tall}, rows, {}, {}, known},
+                   DType::f32);
   };
   EXPECT_EQ(refused({}), "");
   EXPECT_EQ(refused({0, 2, 5}), "");
   EXPECT_EQ(refused({0, 0, 0}), "");
   EXPECT_EQ(refused({0, 5}), "grouped_mlp forward: 2 known offsets for 2 groups");
-  EXPECT_EQ(refused({1, 2, 5}),
-            "grouped_mlp forward: known offset 0 is 1; offsets rise from 0 to at most 5 rows");
-  EXPECT_EQ(refused({0, 3, 2}),
-            "grouped_mlp forward: known offset 2 is 2; offsets rise from 0 to at most 5 rows");
-  EXPECT_EQ(refused({0, 3, 6}),
-            "grouped_mlp forward: known offset 2 is 6; offsets rise from 0 to at most 5 rows");
+  EXPECT_EQ(refused({1, 2, 5}), "grouped_mlp forward: known offset 0 is 1; offsets rise from 0 to at most 5 rows");
+  EXPECT_EQ(refused({0, 3, 2}), "grouped_mlp forward: known offset 2 is 2; offsets rise from 0 to at most 5 rows");
+  EXPECT_EQ(refused({0, 3, 6}), "grouped_mlp forward: known offset 2 is 6; offsets rise from 0 to at most 5 rows");
 }
 
 TEST(Arguments, GiveTheSizesOfTheCall) {
