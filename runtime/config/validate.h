@@ -10,6 +10,7 @@
 
 namespace ananke {
 
+class Checkpointing;
 class Data;
 class Evaluation;
 class Job;
