@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -84,10 +85,14 @@ TEST(Arguments, KnownOffsetsAreOfEveryGroupAndRiseInsideTheRows) {
   EXPECT_EQ(refused({}), "");
   EXPECT_EQ(refused({0, 2, 5}), "");
   EXPECT_EQ(refused({0, 0, 0}), "");
-  EXPECT_EQ(refused({0, 5}), "grouped_mlp forward: 2 known offsets for 2 groups");
-  EXPECT_EQ(refused({1, 2, 5}), "grouped_mlp forward: known offset 0 is 1; offsets rise from 0 to at most 5 rows");
-  EXPECT_EQ(refused({0, 3, 2}), "grouped_mlp forward: known offset 2 is 2; offsets rise from 0 to at most 5 rows");
-  EXPECT_EQ(refused({0, 3, 6}), "grouped_mlp forward: known offset 2 is 6; offsets rise from 0 to at most 5 rows");
+  const auto names = [&](std::vector<std::int64_t> known, const std::string& part) {
+    const std::string text = refused(std::move(known));
+    EXPECT_NE(text.find("grouped_mlp forward: " + part), std::string::npos) << text;
+  };
+  names({0, 5}, "2 known offsets for 2 groups");
+  names({1, 2, 5}, "known offset 0 is 1; offsets rise from 0 to at most 5 rows");
+  names({0, 3, 2}, "known offset 2 is 2; offsets rise from 0 to at most 5 rows");
+  names({0, 3, 6}, "known offset 2 is 6; offsets rise from 0 to at most 5 rows");
 }
 
 TEST(Arguments, GiveTheSizesOfTheCall) {
