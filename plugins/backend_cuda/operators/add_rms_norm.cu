@@ -4,6 +4,7 @@
 #include "plugins/backend_cuda/cuda_stream.h"
 #include "plugins/backend_cuda/operators/add_rms_norm.h"
 #include "plugins/backend_cuda/operators/elements.cuh"
+#include "plugins/backend_cuda/operators/floats.cuh"
 #include "plugins/backend_cuda/operators/partial_sums.cuh"
 #include "plugins/backend_cuda/operators/reduce.cuh"
 #include "runtime/operators/arguments.h"
@@ -14,13 +15,124 @@ namespace ananke::cuda {
 namespace {
 
 constexpr int most_threads = 512;
-constexpr std::int64_t rows_per_block = 32;       // of the backward pass: rows of one partial sum of dweight
+constexpr std::int64_t rows_per_block = 16;       // of the backward pass: rows of one partial sum of dweight
 constexpr std::int64_t columns_per_piece = 8192;  // of dweight, in shared memory
 
 std::int64_t row_blocks(std::int64_t rows) { return blocks_for(rows, rows_per_block); }
 
+// Rows of at most most_threads * held packs wait in registers: a thread has `held` of a row, blockDim.x apart.
+constexpr int held = 4;
+
+bool fits_registers(std::int64_t packs) { return packs <= most_threads * held; }
+
+int threads_holding(std::int64_t packs) { return static_cast<int>((blocks_for(packs, held) + 31) / 32 * 32); }
+
 int threads_for(std::int64_t packs) {
   return static_cast<int>(std::clamp<std::int64_t>((packs + 31) / 32 * 32, 32, most_threads));
+}
+
+// A block per row.
+template <int N, class T>
+__global__ void __launch_bounds__(most_threads)
+    held_forward_kernel(std::int64_t packs, double eps, const T* x, const T* delta, const float* weight, T* h, T* y,
+                        float* inverse_rms) {
+  __shared__ double scratch[32];
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * packs * N;
+  Pack<T, N> values[held], more[held];
+#pragma unroll
+  for (int u = 0; u < held; ++u) {
+    const std::int64_t i = threadIdx.x + u * blockDim.x;
+    if (i >= packs) continue;
+    values[u] = load<N>(x + row + i * N);
+    if (delta) more[u] = load<N>(delta + row + i * N);
+  }
+  double squares = 0;
+#pragma unroll
+  for (int u = 0; u < held; ++u) {
+    const std::int64_t i = threadIdx.x + u * blockDim.x;
+    if (i >= packs) continue;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (delta) values[u].at[j] = from_float<T>(to_float(values[u].at[j]) + to_float(more[u].at[j]));
+      sum += to_float(values[u].at[j]) * to_float(values[u].at[j]);
+    }
+    squares += static_cast<double>(sum);
+    if (h && (delta || h != x)) store(h + row + i * N, values[u]);
+  }
+  squares = block_sum(squares, scratch);
+  const float inverse = static_cast<float>(1 / sqrt(squares / static_cast<double>(packs * N) + eps));
+  if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
+#pragma unroll
+  for (int u = 0; u < held; ++u) {
+    const std::int64_t i = threadIdx.x + u * blockDim.x;
+    if (i >= packs) continue;
+    const Pack<float, N> by = load_floats<N>(weight + i * N);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(to_float(values[u].at[j]) * inverse * by.at[j]);
+    store(y + row + i * N, out);
+  }
+}
+
+// The backward pass as below, where a row fits into a block's registers. Each thread adds up its own columns of
+// dweight.
+template <int N, class T>
+__global__ void __launch_bounds__(most_threads)
+    held_backward_kernel(std::int64_t rows, std::int64_t packs, const T* h, const float* weight, const T* dy,
+                         const T* dh_in, T* dh, const float* inverse_rms, float* partial) {
+  __shared__ double scratch[32];
+  const std::int64_t width = packs * N;
+  const std::int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
+  Pack<float, N> dweight[held] = {};
+  for (std::int64_t t = begin; t < end; ++t) {
+    Pack<T, N> values[held], gradients[held], before[held];
+#pragma unroll
+    for (int u = 0; u < held; ++u) {
+      const std::int64_t i = threadIdx.x + u * blockDim.x, at = t * width + i * N;
+      if (i >= packs) continue;
+      values[u] = load<N>(h + at);
+      gradients[u] = load<N>(dy + at);
+      if (dh_in) before[u] = load<N>(dh_in + at);
+    }
+    const float r = inverse_rms[t];
+    double product = 0;
+#pragma unroll
+    for (int u = 0; u < held; ++u) {
+      const std::int64_t i = threadIdx.x + u * blockDim.x;
+      if (i >= packs) continue;
+      const Pack<float, N> by = load_floats<N>(weight + i * N);
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float value = to_float(values[u].at[j]), gradient = to_float(gradients[u].at[j]);
+        sum += by.at[j] * gradient * value;
+        dweight[u].at[j] += gradient * value * r;
+      }
+      product += static_cast<double>(sum);
+    }
+    product = block_sum(product, scratch);
+    const double inverse = r;
+    const auto pull = static_cast<float>(inverse * inverse * inverse * product / static_cast<double>(width));
+#pragma unroll
+    for (int u = 0; u < held; ++u) {
+      const std::int64_t i = threadIdx.x + u * blockDim.x;
+      if (i >= packs) continue;
+      const Pack<float, N> by = load_floats<N>(weight + i * N);
+      Pack<T, N> out;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float own = r * by.at[j] * to_float(gradients[u].at[j]) - to_float(values[u].at[j]) * pull;
+        out.at[j] = from_float<T>(dh_in ? to_float(before[u].at[j]) + own : own);
+      }
+      store(dh + t * width + i * N, out);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < held; ++u) {
+    const std::int64_t i = threadIdx.x + u * blockDim.x;
+    if (i < packs) store_floats<N>(partial + blockIdx.x * width + i * N, dweight[u]);
+  }
 }
 
 // A block per row. Each thread reads in the second pass what it wrote itself in the first.
@@ -137,10 +249,12 @@ void CudaAddRmsNorm::forward(Stream& stream, const Forward& a) {
   float* inverse = Carve(a.saved).take<float>(n.rows);
   with_elements(elements, [&](auto element) {
     using T = decltype(element);
-    with_packs<T>(n.width, {a.x.data, a.delta.data, a.h.data, a.y.data}, [&](auto width) {
+    with_packs<T>(n.width, {a.x.data, a.delta.data, a.weight.data, a.h.data, a.y.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.width / N;
-      forward_kernel<N><<<static_cast<unsigned>(n.rows), threads_for(packs), 0, raw(stream)>>>(
+      const bool holds = fits_registers(packs);
+      const auto kernel = holds ? held_forward_kernel<N, T> : forward_kernel<N, T>;
+      kernel<<<static_cast<unsigned>(n.rows), holds ? threads_holding(packs) : threads_for(packs), 0, raw(stream)>>>(
           packs, a.eps, data<const T>(a.x), data<const T>(a.delta), data<const float>(a.weight), data<T>(a.h),
           data<T>(a.y), inverse);
       ANANKE_CUDA_LAUNCHED("add_rms_norm forward");
@@ -163,9 +277,16 @@ void CudaAddRmsNorm::backward(Stream& stream, const Backward& a) {
   const std::size_t shared = static_cast<std::size_t>(std::min(n.width, columns_per_piece)) * sizeof(float);
   with_elements(elements, [&](auto element) {
     using T = decltype(element);
-    with_packs<T>(n.width, {a.h.data, a.dy.data, a.dh_in.data, a.dh.data}, [&](auto width) {
+    with_packs<T>(n.width, {a.h.data, a.weight.data, a.dy.data, a.dh_in.data, a.dh.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.width / N;
+      if (fits_registers(packs)) {
+        held_backward_kernel<N><<<grid.x, threads_holding(packs), 0, on>>>(
+            n.rows, packs, data<const T>(a.h), data<const float>(a.weight), data<const T>(a.dy), data<const T>(a.dh_in),
+            data<T>(a.dh), inverse, partial);
+        ANANKE_CUDA_LAUNCHED(op);
+        return;
+      }
       backward_kernel<N><<<grid, threads_for(packs), shared, on>>>(
           n.rows, packs, data<const T>(a.h), data<const float>(a.weight), data<const T>(a.dy), data<const T>(a.dh_in),
           data<T>(a.dh), inverse, partial);
