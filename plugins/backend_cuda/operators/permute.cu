@@ -89,15 +89,29 @@ __global__ void rank_kernel(std::int64_t slots, int experts, const std::int32_t*
 // A place that a wrong expert left out: what is there is not a row.
 __device__ bool valid_row(std::int64_t row, std::int64_t slots) { return row >= 0 && row < slots; }
 
-// A block per slot.
+constexpr int under_way = 4;  // packs that a lane loads before it stores them
+
+// A warp per token: its row is read once and written k times.
 template <int N, class T>
 __global__ void scatter_kernel(std::int64_t slots, std::int64_t k, std::int64_t packs, int experts,
                                const std::int32_t* indices, const std::int32_t* row_of_slot, const T* x, T* rows) {
-  const std::int64_t slot = blockIdx.x, row = row_of_slot[slot];
-  const int expert = indices[slot];
-  if (expert < 0 || expert >= experts || !valid_row(row, slots)) return;
-  for (std::int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
-    store(rows + (row * packs + i) * N, load<N>(x + (slot / k * packs + i) * N));
+  const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
+  if (t * k >= slots) return;
+  for (std::int64_t begin = threadIdx.x % 32; begin < packs; begin += 32 * under_way) {
+    Pack<T, N> values[under_way];
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      if (begin + u * 32 < packs) values[u] = load<N>(x + (t * packs + begin + u * 32) * N);
+    }
+    for (std::int64_t slot = t * k; slot < (t + 1) * k; ++slot) {
+      const std::int64_t row = row_of_slot[slot];
+      const int expert = indices[slot];
+      if (expert < 0 || expert >= experts || !valid_row(row, slots)) continue;
+#pragma unroll
+      for (int u = 0; u < under_way; ++u) {
+        if (begin + u * 32 < packs) store(rows + (row * packs + begin + u * 32) * N, values[u]);
+      }
+    }
   }
 }
 
@@ -123,30 +137,42 @@ __global__ void gather_kernel(std::int64_t slots, std::int64_t k, std::int64_t p
   }
 }
 
-// A block per slot: drows and dweights.
+// A warp per slot: drows and dweights. Slots of a token are neighbours, so its dy comes from memory once.
 template <int N, class T>
 __global__ void combine_backward_kernel(std::int64_t slots, std::int64_t k, std::int64_t packs,
                                         const std::int32_t* row_of_slot, const float* weights, const T* rows,
                                         const T* dy, T* drows, float* dweights) {
-  __shared__ double scratch[32];
-  const std::int64_t slot = blockIdx.x, row = row_of_slot[slot];
+  const std::int64_t slot = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
+  if (slot >= slots) return;
+  const std::int64_t row = row_of_slot[slot], t = slot / k;
   if (!valid_row(row, slots)) return;
   const float weight = weights[slot];
   double product = 0;
-  for (std::int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
-    const Pack<T, N> gradient = load<N>(dy + (slot / k * packs + i) * N);
-    const Pack<T, N> values = load<N>(rows + (row * packs + i) * N);
-    Pack<T, N> out;
+  for (std::int64_t begin = threadIdx.x % 32; begin < packs; begin += 32 * under_way) {
+    Pack<T, N> gradients[under_way], values[under_way];
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float d = to_float(gradient.at[j]);
-      product += static_cast<double>(d) * static_cast<double>(to_float(values.at[j]));
-      out.at[j] = from_float<T>(weight * d);
+    for (int u = 0; u < under_way; ++u) {
+      if (begin + u * 32 >= packs) continue;
+      gradients[u] = load<N>(dy + (t * packs + begin + u * 32) * N);
+      values[u] = load<N>(rows + (row * packs + begin + u * 32) * N);
     }
-    store(drows + (row * packs + i) * N, out);
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      if (begin + u * 32 >= packs) continue;
+      Pack<T, N> out;
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float d = to_float(gradients[u].at[j]);
+        sum += d * to_float(values[u].at[j]);
+        out.at[j] = from_float<T>(weight * d);
+      }
+      product += static_cast<double>(sum);
+      store(drows + (row * packs + begin + u * 32) * N, out);
+    }
   }
-  product = block_sum(product, scratch);
-  if (threadIdx.x == 0) dweights[slot] = static_cast<float>(product);
+  product = warp_sum(product);
+  if (threadIdx.x % 32 == 0) dweights[slot] = static_cast<float>(product);
 }
 
 int threads_for(std::int64_t packs) {
@@ -190,7 +216,7 @@ void CudaPermute::forward(Stream& stream, const Forward& a, Region workspace_) {
     with_packs<T>(n.hidden, {a.x.data, a.rows.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.hidden / N;
-      scatter_kernel<N><<<static_cast<unsigned>(n.slots()), threads_for(packs), 0, on>>>(
+      scatter_kernel<N><<<static_cast<unsigned>(blocks_for(n.tokens, warps)), threads, 0, on>>>(
           n.slots(), n.k, packs, experts, data<const std::int32_t>(a.indices), data<const std::int32_t>(a.row_of_slot),
           data<const T>(a.x), data<T>(a.rows));
       ANANKE_CUDA_LAUNCHED(op);
@@ -238,7 +264,7 @@ void CudaPermute::combine_backward(Stream& stream, const CombineBackward& a) {
     with_packs<T>(n.hidden, {a.rows.data, a.dy.data, a.drows.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.hidden / N;
-      combine_backward_kernel<N><<<static_cast<unsigned>(n.slots()), threads_for(packs), 0, raw(stream)>>>(
+      combine_backward_kernel<N><<<static_cast<unsigned>(blocks_for(n.slots(), warps)), threads, 0, raw(stream)>>>(
           n.slots(), n.k, packs, data<const std::int32_t>(a.row_of_slot), data<const float>(a.weights),
           data<const T>(a.rows), data<const T>(a.dy), data<T>(a.drows), data<float>(a.dweights));
       ANANKE_CUDA_LAUNCHED("combine backward");
