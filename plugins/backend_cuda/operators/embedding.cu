@@ -3,111 +3,176 @@
 #include "plugins/backend_cuda/operators/elements.cuh"
 #include "plugins/backend_cuda/operators/embedding.h"
 #include "plugins/backend_cuda/operators/faults.cuh"
+#include "plugins/backend_cuda/operators/floats.cuh"
 #include "runtime/operators/arguments.h"
 
 namespace ananke::cuda {
 namespace {
 
-constexpr int threads = 256;
-constexpr int at_once = 8;    // tokens that a thread compares between two barriers
-constexpr int listed = 1024;  // positions of a token that are looked up before they are summed
+constexpr int threads = 256, warps = threads / 32;
+constexpr int under_way = 4;       // packs that a lane loads before it stores them
+constexpr unsigned buckets = 257;  // of the backward pass: token % buckets, which no pattern of common tokens fills
+constexpr int at_once = 8;         // tokens that a thread looks at between two barriers
+constexpr int listed = 3072;       // occurrences in a bucket that are summed at a time, at most
+constexpr int lane_packs = 2;      // columns of a lane
+constexpr int rows_at_once = 4;    // that a warp loads before it adds them
 
-// A block per token.
+// A warp per token.
 template <int N, class T>
-__global__ void forward_kernel(std::int64_t vocabulary, std::int64_t packs, const int* tokens, const T* table, T* y,
-                               FaultSink faults) {
-  const std::int64_t t = blockIdx.x;
-  const int token = tokens[t];
+__global__ void forward_kernel(std::int64_t count, std::int64_t vocabulary, std::int64_t packs, const int* tokens,
+                               const T* table, T* y, FaultSink faults) {
+  const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
+  if (t >= count) return;
+  const int lane = threadIdx.x % 32;
+  const std::int64_t token = tokens[t];
   if (token < 0 || token >= vocabulary) {
-    if (threadIdx.x == 0) report(faults, Fault::embedding_token, token, t, vocabulary);
+    if (lane == 0) report(faults, Fault::embedding_token, token, t, vocabulary);
     return;
   }
-  for (std::int64_t i = threadIdx.x; i < packs; i += threads) {
-    store(y + (t * packs + i) * N, load<N>(table + (token * packs + i) * N));
-  }
-}
-
-// Whether tokens [begin, begin + threads * at_once) below `end` hold `token`. The same answer in every thread.
-__device__ bool any_in(const int* tokens, std::int64_t end, std::int64_t begin, int token) {
-  bool found = false;
+  for (std::int64_t begin = lane; begin < packs; begin += 32 * under_way) {
+    Pack<T, N> values[under_way];
 #pragma unroll
-  for (int j = 0; j < at_once; ++j) {
-    const std::int64_t at = begin + j * threads + threadIdx.x;
-    found |= at < end && tokens[at] == token;
+    for (int u = 0; u < under_way; ++u) {
+      if (begin + u * 32 < packs) values[u] = load<N>(table + (token * packs + begin + u * 32) * N);
+    }
+#pragma unroll
+    for (int u = 0; u < under_way; ++u) {
+      if (begin + u * 32 < packs) store(y + (t * packs + begin + u * 32) * N, values[u]);
+    }
   }
-  return __syncthreads_or(found);
 }
 
-__device__ bool seen_before(const int* tokens, std::int64_t t, int token) {
-  for (std::int64_t begin = 0; begin < t; begin += threads * at_once) {
-    if (any_in(tokens, t, begin, token)) return true;
-  }
-  return false;
-}
+struct Occurrence {
+  int token, place;
+};
 
-// Appends to `list` the positions in [begin, begin + threads) that hold `token`, ascending, and gives the new length.
-__device__ int append(const int* tokens, std::int64_t count, std::int64_t begin, int token, int length, int* list,
-                      int* per_warp) {
-  const std::int64_t at = begin + threadIdx.x;
-  const bool here = at < count && tokens[at] == token;
-  const unsigned lanes = __ballot_sync(0xffffffffu, here);
+// Appends to `list` the occurrences in [begin, begin + threads * at_once) of this block's tokens, in their order, and
+// gives the new length.
+__device__ int append(const int* tokens, std::int64_t count, std::int64_t begin, std::int64_t vocabulary, int length,
+                      Occurrence* list, int (&counts)[at_once][warps], const FaultSink& faults) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  __syncthreads();  // who still reads `per_warp`, or `list`
-  if (lane == 0) per_warp[warp] = __popc(lanes);
-  __syncthreads();
-  int before = length, total = length;
-  for (int w = 0; w < threads / 32; ++w) {
-    if (w < warp) before += per_warp[w];
-    total += per_warp[w];
+  int token[at_once];
+  unsigned lanes[at_once];
+#pragma unroll
+  for (int u = 0; u < at_once; ++u) {
+    const std::int64_t at = begin + u * threads + threadIdx.x;
+    token[u] = at < count ? tokens[at] : 0;
   }
-  if (here) list[before + __popc(lanes & ((1u << lane) - 1))] = static_cast<int>(at);
-  __syncthreads();
-  return total;
-}
-
-// dtable[token] += rows of dy, in the order of the list. Threads share the columns.
-template <class T>
-__device__ void add_rows(std::int64_t hidden, const T* dy, const int* list, int length, float* row) {
-  for (std::int64_t j = threadIdx.x; j < hidden; j += threads) {
-    float sum = row[j];
-    int i = 0;
-    for (; i + 8 <= length; i += 8) {  // eight loads under way
-      float terms[8];
+  __syncthreads();  // who still reads `counts`
 #pragma unroll
-      for (int u = 0; u < 8; ++u) terms[u] = to_float(dy[list[i + u] * hidden + j]);
-#pragma unroll
-      for (int u = 0; u < 8; ++u) sum += terms[u];
+  for (int u = 0; u < at_once; ++u) {
+    const std::int64_t at = begin + u * threads + threadIdx.x;
+    const bool exists = token[u] >= 0 && token[u] < vocabulary;
+    if (at < count && !exists && blockIdx.x == 0 && blockIdx.y == 0) {
+      report(faults, Fault::embedding_token, token[u], at, vocabulary);
     }
-    for (; i < length; ++i) sum += to_float(dy[list[i] * hidden + j]);
-    row[j] = sum;
+    const bool own = at < count && exists && static_cast<unsigned>(token[u]) % buckets == blockIdx.x;
+    lanes[u] = __ballot_sync(0xffffffffu, own);
+    if (lane == 0) counts[u][warp] = __popc(lanes[u]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int u = 0; u < at_once; ++u) {
+    int before = length;
+    for (int w = 0; w < warps; ++w) {
+      if (w < warp) before += counts[u][w];
+      length += counts[u][w];
+    }
+    if ((lanes[u] >> lane & 1) == 0) continue;
+    const std::int64_t at = begin + u * threads + threadIdx.x;
+    list[before + __popc(lanes[u] & ((1u << lane) - 1))] = {token[u], static_cast<int>(at)};
+  }
+  return length;
+}
+
+// The columns of one lane, `lane_packs` packs of N that lie 32 packs apart.
+template <int N>
+struct Columns {
+  std::int64_t first, hidden;  // of the first pack
+  Pack<float, N> sums[lane_packs];
+
+  __device__ bool exist(int u) const { return first + u * 32 * N < hidden; }
+  __device__ void read(const float* row) {
+#pragma unroll
+    for (int u = 0; u < lane_packs; ++u) {
+      if (exist(u)) sums[u] = load_floats<N>(row + first + u * 32 * N);
+    }
+  }
+  __device__ void write(float* row) const {
+#pragma unroll
+    for (int u = 0; u < lane_packs; ++u) {
+      if (exist(u)) store_floats<N>(row + first + u * 32 * N, sums[u]);
+    }
+  }
+  // Rows of dy at `places`; those below 0 are none.
+  template <class T>
+  __device__ void add(const T* dy, const int (&places)[rows_at_once]) {
+    Pack<T, N> terms[rows_at_once][lane_packs];
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+#pragma unroll
+      for (int u = 0; u < lane_packs; ++u) {
+        if (places[i] >= 0 && exist(u)) terms[i][u] = load<N>(dy + places[i] * hidden + first + u * 32 * N);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < rows_at_once; ++i) {
+#pragma unroll
+      for (int u = 0; u < lane_packs; ++u) {
+        if (places[i] < 0 || !exist(u)) continue;
+#pragma unroll
+        for (int j = 0; j < N; ++j) sums[u].at[j] += to_float(terms[i][u].at[j]);
+      }
+    }
+  }
+};
+
+// dtable[token] += rows of dy of its occurrences in the list, in their order: by the warp that has the first of them.
+template <int N, class T>
+__device__ void add_listed(std::int64_t hidden, const T* dy, const Occurrence* list, int length, float* dtable) {
+  const int lane = threadIdx.x % 32;
+  for (int i = threadIdx.x / 32; i < length; i += warps) {
+    const int token = list[i].token;
+    bool seen = false;
+    for (int j = lane; j < i && !seen; j += 32) seen = list[j].token == token;
+    if (__any_sync(0xffffffffu, seen)) continue;
+    Columns<N> columns{(static_cast<std::int64_t>(blockIdx.y) * 32 * lane_packs + lane) * N, hidden, {}};
+    float* row = dtable + token * hidden;
+    columns.read(row);
+    for (int begin = i; begin < length; begin += 32) {
+      const int j = begin + lane;
+      unsigned lanes = __ballot_sync(0xffffffffu, j < length && list[j].token == token);
+      while (lanes != 0) {
+        int places[rows_at_once];
+#pragma unroll
+        for (int& place : places) {
+          place = lanes != 0 ? list[begin + __ffs(static_cast<int>(lanes)) - 1].place : -1;
+          lanes &= lanes - 1;
+        }
+        columns.add(dy, places);
+      }
+    }
+    columns.write(row);
   }
 }
 
-// A block per position; the block of a token's first position sums all its rows.
-template <class T>
-__global__ void backward_kernel(std::int64_t count, std::int64_t vocabulary, std::int64_t hidden, const int* tokens,
-                                const T* dy, float* dtable, FaultSink faults) {
-  __shared__ int list[listed];
-  __shared__ int per_warp[threads / 32];
-  const std::int64_t t = blockIdx.x;
-  const int token = tokens[t];
-  if (token < 0 || token >= vocabulary) {
-    if (threadIdx.x == 0) report(faults, Fault::embedding_token, token, t, vocabulary);
-    return;
-  }
-  if (seen_before(tokens, t, token)) return;
-  float* row = dtable + token * hidden;
+// Block (b, p): tokens of bucket b, columns of piece p.
+template <int N, class T>
+__global__ void __launch_bounds__(threads)
+    backward_kernel(std::int64_t count, std::int64_t vocabulary, std::int64_t hidden, const int* tokens, const T* dy,
+                    float* dtable, FaultSink faults) {
+  __shared__ Occurrence list[listed];
+  __shared__ int counts[at_once][warps];
+  constexpr int step = threads * at_once;
   int length = 0;
-  for (std::int64_t begin = t; begin < count; begin += threads * at_once) {
-    if (!any_in(tokens, count, begin, token)) continue;
-    for (int j = 0; j < at_once; ++j) {
-      length = append(tokens, count, begin + j * threads, token, length, list, per_warp);
-      if (length + threads <= listed) continue;
-      add_rows(hidden, dy, list, length, row);
-      length = 0;
-    }
+  for (std::int64_t begin = 0; begin < count; begin += step) {
+    length = append(tokens, count, begin, vocabulary, length, list, counts, faults);
+    if (length + step <= listed && begin + step < count) continue;
+    __syncthreads();  // the list is written
+    add_listed<N>(hidden, dy, list, length, dtable);
+    __syncthreads();  // the list is read, and rows that the next one adds to are written
+    length = 0;
   }
-  add_rows(hidden, dy, list, length, row);
 }
 
 }  // namespace
@@ -116,28 +181,32 @@ void CudaEmbedding::forward(Stream& stream, const Forward& a) {
   const DType elements = elements_of(a.y);
   const auto [tokens, vocabulary, hidden] = arguments::check(a, elements);
   if (tokens == 0 || hidden == 0) return;
-  const auto blocks = static_cast<unsigned>(tokens);
-  with_elements(elements, [&, vocabulary = vocabulary, hidden = hidden](auto element) {
+  const auto blocks = static_cast<unsigned>(blocks_for(tokens, warps));
+  with_elements(elements, [&, tokens = tokens, vocabulary = vocabulary, hidden = hidden](auto element) {
     using T = decltype(element);
     with_packs<T>(hidden, {a.table.data, a.y.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
-      forward_kernel<N><<<blocks, threads, 0, raw(stream)>>>(vocabulary, hidden / N, data<int>(a.tokens),
+      forward_kernel<N><<<blocks, threads, 0, raw(stream)>>>(tokens, vocabulary, hidden / N, data<int>(a.tokens),
                                                              data<const T>(a.table), data<T>(a.y), faults_.sink());
       ANANKE_CUDA_LAUNCHED("embedding forward");
     });
   });
 }
 
-// The contract gives no workspace to sort in: a token's rows are found by looking through all tokens.
+// The contract gives no workspace to sort in: each block looks through all tokens for those of its own.
 void CudaEmbedding::backward(Stream& stream, const Backward& a) {
   const DType elements = elements_of(a.dy);
   const auto [tokens, vocabulary, hidden] = arguments::check(a, elements);
   if (tokens == 0 || hidden == 0) return;
   with_elements(elements, [&, tokens = tokens, vocabulary = vocabulary, hidden = hidden](auto element) {
     using T = decltype(element);
-    backward_kernel<<<static_cast<unsigned>(tokens), threads, 0, raw(stream)>>>(
-        tokens, vocabulary, hidden, data<int>(a.tokens), data<const T>(a.dy), data<float>(a.dtable), faults_.sink());
-    ANANKE_CUDA_LAUNCHED("embedding backward");
+    with_packs<T>(hidden, {a.dy.data, a.dtable.data}, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      const dim3 grid(buckets, static_cast<unsigned>(blocks_for(hidden, 32 * lane_packs * N)));
+      backward_kernel<N><<<grid, threads, 0, raw(stream)>>>(tokens, vocabulary, hidden, data<int>(a.tokens),
+                                                            data<const T>(a.dy), data<float>(a.dtable), faults_.sink());
+      ANANKE_CUDA_LAUNCHED("embedding backward");
+    });
   });
 }
 

@@ -90,6 +90,7 @@ TEST_F(CudaEmbedding, MatchesTheHostBitForBit) {
                                  {300, 17, 64, 3},
                                  {2500, 901, 67, 2},
                                  {5000, 11, 24, 1},
+                                 {700, 600, 1096, 5},
                                  {4099, 5000, 8, 4}}) {
     compare("embedding of " + std::to_string(n.tokens), [&](Bench& bench) { return embedding(bench, n); });
     if (HasFatalFailure()) return;
