@@ -1,3 +1,5 @@
+#include <cuda_fp8.h>
+
 #include <algorithm>
 
 #include "plugins/backend_cuda/check.h"
@@ -56,24 +58,20 @@ __global__ void landing_sum_kernel(std::int64_t ranks, std::int64_t packs, bool 
   store(sum + i * N, out);
 }
 
-// |x| at most 448, or not finite.
-__device__ unsigned char e4m3_of(float x) {
-  const unsigned bits = __float_as_uint(x), sign = bits >> 24 & 0x80, size = bits & 0x7fffffff;
-  if (size >= 0x7f800000) return 0x7f;
-  if (size < __float_as_uint(0x1p-6f)) {  // below the normal numbers steps are 2^-9; adding 2^14 leaves no finer ones
-    return static_cast<unsigned char>(
-        sign | (__float_as_uint(__fadd_rn(__uint_as_float(size), 0x1p14f)) - __float_as_uint(0x1p14f)));
+// e4m3 of numbers of at most 448, or not finite, which give NaN; to the nearest, ties to even.
+template <int N>
+__device__ __forceinline__ Pack<unsigned char, N> e4m3_of(const Pack<float, N>& x) {
+  Pack<unsigned char, N> codes;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const bool finite = (__float_as_uint(x.at[j]) & 0x7fffffff) < 0x7f800000;
+    codes.at[j] = finite ? __nv_cvt_float_to_fp8(x.at[j], __NV_SATFINITE, __NV_E4M3) : 0x7f;
   }
-  const unsigned rounded = size + 0x7ffff + (size >> 20 & 1);  // three mantissa bits stay
-  return static_cast<unsigned char>(sign | ((rounded >> 20) - ((127 - 7) << 3)));
+  return codes;
 }
 
-__device__ float from_e4m3(unsigned char code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  if ((code & 0x7f) == 0x7f) return __uint_as_float(0x7fc00000);
-  const float size = exponent == 0 ? ldexpf(static_cast<float>(mantissa), -9)
-                                   : ldexpf(static_cast<float>(8 + mantissa), exponent - 10);
-  return code & 0x80 ? -size : size;
+__device__ __forceinline__ float from_e4m3(unsigned char code) {
+  return __half2float(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3));
 }
 
 // Exponent + 127 of the smallest power of two s with largest / s <= 448 = 0.875 x 2^9.
@@ -105,15 +103,26 @@ __device__ BlockPlace place_of(const Wire::BlockPiece& piece, std::int64_t scale
   return {row * Wire::block, column, min(static_cast<std::int64_t>(Wire::block), piece.columns - column)};
 }
 
-// Of thread `threadIdx.x`, its `index`-th element of a block: place within the piece, or -1 where the piece has none.
-__device__ std::int64_t element_of(const Wire::BlockPiece& piece, const BlockPlace& place, int index) {
-  const std::int64_t column = threadIdx.x % Wire::block;
-  const std::int64_t row = place.first_row + threadIdx.x / Wire::block + index * (threads / Wire::block);
+// Threads take N columns at once, so many of one row. Of thread `threadIdx.x`, its `index`-th pack of a block: place
+// within the piece, or -1 where the piece has none.
+template <int N>
+__device__ std::int64_t pack_of(const Wire::BlockPiece& piece, const BlockPlace& place, int index) {
+  constexpr int across_block = Wire::block / N;
+  const std::int64_t column = threadIdx.x % across_block * N;
+  const std::int64_t row = place.first_row + threadIdx.x / across_block + index * (threads / across_block);
   const std::int64_t at = row * piece.columns + place.first_column + column - piece.begin;
   return column < place.columns && at >= 0 && at < piece.count ? at : -1;
 }
 
-constexpr int per_thread = Wire::block * Wire::block / threads;
+constexpr int per_thread = Wire::block * Wire::block / threads;  // elements
+
+// Whether packs of 4 are whole and lie where they can be accessed at once.
+template <class T>
+__device__ bool in_fours(const Wire::BlockPiece& piece, const T* values, const unsigned char* bytes) {
+  const std::int64_t sizes = piece.columns | piece.begin | piece.count;
+  return sizes % 4 == 0 && reinterpret_cast<std::uintptr_t>(values + piece.values) % (4 * sizeof(T)) == 0 &&
+         reinterpret_cast<std::uintptr_t>(bytes + piece.codes) % 4 == 0;
+}
 
 __device__ bool lies_inside(const Wire::BlockPiece& piece, std::int64_t index, std::int64_t values, std::int64_t bytes,
                             const FaultSink& faults) {
@@ -137,52 +146,90 @@ __device__ unsigned largest_of(unsigned mine, unsigned* per_warp) {
   return most;
 }
 
-// blockIdx.x: the piece; blockIdx.y strides over its blocks of 128 x 128. Values wait in registers for the scale.
+// Blocks of one piece; blockIdx.y strides over them. Values wait in registers for the scale.
+template <int N>
+__device__ void quantise_piece(const Wire::BlockPiece& piece, const float* values, unsigned char* bytes,
+                               unsigned* per_warp) {
+  constexpr int packs = per_thread / N;
+  const std::int64_t scales = scales_in(piece);
+  for (std::int64_t scale = blockIdx.y; scale < scales; scale += gridDim.y) {
+    const BlockPlace place = place_of(piece, scale);
+    Pack<float, N> x[packs];
+    unsigned most = 0;  // magnitudes are ordered as their bits are
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      const std::int64_t at = pack_of<N>(piece, place, i);
+      x[i] = at < 0 ? Pack<float, N>{} : load<N>(values + piece.values + at);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const unsigned size = __float_as_uint(x[i].at[j]) & 0x7fffffff;
+        most = max(most, size < 0x7f800000 ? size : 0u);
+      }
+    }
+    const int exponent = scale_of(__uint_as_float(largest_of(most, per_warp)));
+    if (threadIdx.x == 0) bytes[piece.scales + scale] = static_cast<unsigned char>(exponent);
+    const float inverse = ldexpf(1.0f, 127 - exponent);
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      const std::int64_t at = pack_of<N>(piece, place, i);
+      if (at < 0) continue;
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[i].at[j] = __fmul_rn(x[i].at[j], inverse);
+      store(bytes + piece.codes + at, e4m3_of<N>(x[i]));
+    }
+  }
+}
+
+// A code times its scale is exact in bf16, too, so T is only how it is stored.
+template <int N, class T>
+__device__ void dequantise_piece(const Wire::BlockPiece& piece, const unsigned char* bytes, T* values) {
+  constexpr int packs = per_thread / N;
+  const std::int64_t scales = scales_in(piece);
+  for (std::int64_t scale = blockIdx.y; scale < scales; scale += gridDim.y) {
+    const BlockPlace place = place_of(piece, scale);
+    const float by = ldexpf(1.0f, bytes[piece.scales + scale] - 127);
+    Pack<unsigned char, N> codes[packs];
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      const std::int64_t at = pack_of<N>(piece, place, i);
+      if (at >= 0) codes[i] = load<N>(bytes + piece.codes + at);
+    }
+#pragma unroll
+    for (int i = 0; i < packs; ++i) {
+      const std::int64_t at = pack_of<N>(piece, place, i);
+      if (at < 0) continue;
+      Pack<T, N> x;
+#pragma unroll
+      for (int j = 0; j < N; ++j) x.at[j] = from_float<T>(__fmul_rn(from_e4m3(codes[i].at[j]), by));
+      store(values + piece.values + at, x);
+    }
+  }
+}
+
+// blockIdx.x: the piece.
 __global__ void __launch_bounds__(threads)
     quantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
                     const float* values, unsigned char* bytes, FaultSink faults) {
   __shared__ unsigned per_warp[threads / 32];
   const Wire::BlockPiece piece = pieces[blockIdx.x];
   if (!lies_inside(piece, blockIdx.x, values_size, bytes_size, faults)) return;
-  const std::int64_t scales = scales_in(piece);
-  for (std::int64_t scale = blockIdx.y; scale < scales; scale += gridDim.y) {
-    const BlockPlace place = place_of(piece, scale);
-    float x[per_thread];
-    unsigned most = 0;  // magnitudes are ordered as their bits are
-#pragma unroll
-    for (int i = 0; i < per_thread; ++i) {
-      const std::int64_t at = element_of(piece, place, i);
-      x[i] = at < 0 ? 0.0f : values[piece.values + at];
-      const unsigned size = __float_as_uint(x[i]) & 0x7fffffff;
-      most = max(most, size < 0x7f800000 ? size : 0u);
-    }
-    const int exponent = scale_of(__uint_as_float(largest_of(most, per_warp)));
-    if (threadIdx.x == 0) bytes[piece.scales + scale] = static_cast<unsigned char>(exponent);
-    const float inverse = ldexpf(1.0f, 127 - exponent);
-#pragma unroll
-    for (int i = 0; i < per_thread; ++i) {
-      const std::int64_t at = element_of(piece, place, i);
-      if (at >= 0) bytes[piece.codes + at] = e4m3_of(__fmul_rn(x[i], inverse));
-    }
+  if (in_fours(piece, values, bytes)) {
+    quantise_piece<4>(piece, values, bytes, per_warp);
+  } else {
+    quantise_piece<1>(piece, values, bytes, per_warp);
   }
 }
 
-// A code times its scale is exact in bf16, too, so T is only how it is stored.
 template <class T>
 __global__ void __launch_bounds__(threads)
     dequantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
                       const unsigned char* bytes, T* values, FaultSink faults) {
   const Wire::BlockPiece piece = pieces[blockIdx.x];
   if (!lies_inside(piece, blockIdx.x, values_size, bytes_size, faults)) return;
-  const std::int64_t scales = scales_in(piece);
-  for (std::int64_t scale = blockIdx.y; scale < scales; scale += gridDim.y) {
-    const BlockPlace place = place_of(piece, scale);
-    const float by = ldexpf(1.0f, bytes[piece.scales + scale] - 127);
-#pragma unroll 8
-    for (int i = 0; i < per_thread; ++i) {
-      const std::int64_t at = element_of(piece, place, i);
-      if (at >= 0) values[piece.values + at] = from_float<T>(__fmul_rn(from_e4m3(bytes[piece.codes + at]), by));
-    }
+  if (in_fours(piece, values, bytes)) {
+    dequantise_piece<4>(piece, bytes, values);
+  } else {
+    dequantise_piece<1>(piece, bytes, values);
   }
 }
 
