@@ -20,7 +20,7 @@ using Sizes = Router::Sizes;
 constexpr int tokens_per_warp = 8, most_warps = 4;
 constexpr int backward_warps = 8;
 constexpr float epsilon = 1e-20f;
-constexpr std::int64_t widened_elements = 1 << 23;  // of x, at a time
+constexpr int statistics_warps = 8;
 
 // Shared memory of one warp: sums f64 [E + 2], scores and values f32 [E], group values f32 [groups], two sets of flags.
 __host__ __device__ std::size_t warp_bytes(std::int64_t experts, std::int64_t groups) {
@@ -36,9 +36,11 @@ int warps_of(const Sizes& n) {
 
 std::int64_t forward_blocks(const Sizes& n) { return blocks_for(n.tokens, warps_of(n) * tokens_per_warp); }
 
-std::int64_t widened_tokens(const Sizes& n) {
-  return std::min(n.tokens, std::max<std::int64_t>(1, widened_elements / std::max<std::int64_t>(1, n.hidden)));
-}
+// Where x is bf16, f32 numbers are three bf16 numbers, high + middle + low, exact but for what lies beyond bf16's
+// exponents: products of bf16 are exact in f32, and tensor cores make them. Rows of each part are padded to whole
+// vectors.
+constexpr std::int64_t parts = 3;
+std::int64_t padded(const Sizes& n) { return (n.experts + 7) / 8 * 8; }
 
 struct Saved {
   float* rows;      // [T, E]: scores (softmax) or logits (sigmoid)
@@ -48,18 +50,27 @@ struct Saved {
 };
 
 struct ForwardScratch {
-  double* sums;    // [blocks, E + 2]: statistics without the counts
-  float* widened;  // [widened tokens, H]
+  double* sums;          // [blocks, E + 2]: statistics without the counts
+  std::int32_t* counts;  // [blocks, E]
+  float* logits;         // [T, parts, padded E]
+  bf16* gate;            // [parts, padded E, H]
   ForwardScratch(Carve& carve, const Sizes& n)
       : sums(carve.take<double>(forward_blocks(n) * (n.experts + 2))),
-        widened(carve.take<float>(widened_tokens(n) * n.hidden)) {}
+        counts(carve.take<std::int32_t>(forward_blocks(n) * n.experts)),
+        logits(carve.take<float>(n.tokens * parts * padded(n))),
+        gate(carve.take<bf16>(parts * padded(n) * n.hidden)) {}
 };
 
 struct BackwardScratch {
   float* dlogits;  // [T, E]
-  float* widened;
+  bf16* split;     // [T, parts + 1, padded E]: high, middle and low part of dlogits, and the high one again
+  bf16* gate;      // [parts + 1, padded E, H]: what those are multiplied by, high part three times, then the middle one
+  float* dgate;    // [parts, padded E, H]
   BackwardScratch(Carve& carve, const Sizes& n)
-      : dlogits(carve.take<float>(n.tokens * n.experts)), widened(carve.take<float>(widened_tokens(n) * n.hidden)) {}
+      : dlogits(carve.take<float>(n.tokens * n.experts)),
+        split(carve.take<bf16>(n.tokens * (parts + 1) * padded(n))),
+        gate(carve.take<bf16>((parts + 1) * padded(n) * n.hidden)),
+        dgate(carve.take<float>(parts * padded(n) * n.hidden)) {}
 };
 
 struct Decision {
@@ -68,17 +79,23 @@ struct Decision {
   RouterRule rule;
   bool replay;
   const float* bias;
+  const float* logits;  // [T, parts, stride], whose parts are added into rows; null: rows holds the logits
+  int stride;
   float *rows, *log_sums;
   std::int32_t* indices;
   float* weights;
-  std::int32_t* counts;
-  double* sums;  // null: no statistics are wanted
+  std::int32_t* counts;  // [blocks, E]
+  double* sums;          // null: no statistics are wanted
 };
 
 // Scores of a token from its logits, and its part of the statistics. By one warp.
 __device__ void score(const Decision& n, std::int64_t t, float* scores, double* sums) {
   const int lane = threadIdx.x % 32;
   float* row = n.rows + t * n.experts;
+  if (n.logits) {
+    const float* logits = n.logits + t * parts * n.stride;
+    for (int e = lane; e < n.experts; e += 32) row[e] = logits[2 * n.stride + e] + logits[n.stride + e] + logits[e];
+  }
   float shift = -INFINITY;
   for (int e = lane; e < n.experts; e += 32) shift = fmaxf(shift, row[e]);
   shift = warp_max(shift);
@@ -144,14 +161,15 @@ __device__ void decide(const Decision& n, std::int64_t t, const float* scores, c
   choose_experts(n.experts, n.k, n.rule, scratch, indices);
 }
 
-__device__ void weigh(const Decision& n, const float* scores, const std::int32_t* indices, float* weights) {
+__device__ void weigh(const Decision& n, const float* scores, const std::int32_t* indices, float* weights,
+                      int* counts) {
   float sum = 0;
   for (int j = 0; j < n.k; ++j) sum += scores[indices[j]];
   const float divisor = n.rule.normalise ? sum + epsilon : 1.0f;
   const auto factor = static_cast<float>(n.rule.scaling_factor);
   for (int j = threadIdx.x % 32; j < n.k; j += 32) {
     weights[j] = scores[indices[j]] / divisor * factor;
-    atomicAdd(&n.counts[indices[j]], 1);
+    atomicAdd(&counts[indices[j]], 1);
   }
 }
 
@@ -162,13 +180,15 @@ __global__ void decide_kernel(Decision n, FaultSink faults) {
   const int groups = static_cast<int>(n.rule.groups);
   const std::size_t stride = warp_bytes(n.experts, groups) / sizeof(double);
   double* sums = shared_memory + warp * stride;
+  auto* counts = reinterpret_cast<int*>(shared_memory + warps * stride);  // of the block
   float* scores = reinterpret_cast<float*>(sums + n.experts + 2);
   float* values = scores + n.experts;
   float* group_values = values + n.experts;
   auto* closed = reinterpret_cast<unsigned char*>(group_values + groups);
   const ChoiceScratch scratch{values, group_values, closed, closed + n.experts};
   for (int i = lane; i < n.experts + 2; i += 32) sums[i] = 0;
-  __syncwarp();
+  for (int e = threadIdx.x; e < n.experts; e += blockDim.x) counts[e] = 0;
+  __syncthreads();
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * warps + warp) * tokens_per_warp;
   for (std::int64_t t = first; t < min(first + tokens_per_warp, n.tokens); ++t) {
     std::int32_t* indices = n.indices + t * n.k;
@@ -178,10 +198,13 @@ __global__ void decide_kernel(Decision n, FaultSink faults) {
     } else {
       decide(n, t, scores, scratch, indices);
     }
-    weigh(n, scores, indices, n.weights + t * n.k);
+    weigh(n, scores, indices, n.weights + t * n.k, counts);
     __syncwarp();
   }
   __syncthreads();
+  for (int e = threadIdx.x; e < n.experts; e += blockDim.x) {
+    n.counts[static_cast<std::int64_t>(blockIdx.x) * n.experts + e] = counts[e];
+  }
   for (int i = threadIdx.x; n.sums && i < n.experts + 2; i += blockDim.x) {
     double total = 0;
     for (int w = 0; w < warps; ++w) total += shared_memory[w * stride + i];
@@ -189,15 +212,26 @@ __global__ void decide_kernel(Decision n, FaultSink faults) {
   }
 }
 
-// A thread per number of the statistics: the sums of all blocks, in their order.
-__global__ void statistics_kernel(std::int64_t blocks, int experts, const double* sums, const std::int32_t* counts,
-                                  double* statistics) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < experts) statistics[i] = counts[i];
-  if (i >= experts + 2) return;
+// A warp per number: the sum of all blocks' in an order that never changes. Counts come first.
+__global__ void statistics_kernel(std::int64_t blocks, int experts, const double* sums,
+                                  const std::int32_t* block_counts, std::int32_t* counts, double* statistics) {
+  const int i = static_cast<int>(blockIdx.x) * statistics_warps + static_cast<int>(threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
+  if (i < experts) {
+    int total = 0;
+    for (std::int64_t block = lane; block < blocks; block += 32) total += block_counts[block * experts + i];
+    total = warp_sum(total);
+    if (lane != 0) return;
+    counts[i] = total;
+    if (statistics) statistics[i] = total;
+    return;
+  }
+  if (i >= 2 * experts + 2 || !statistics) return;
   double total = 0;
-  for (std::int64_t block = 0; block < blocks; ++block) total += sums[block * (experts + 2) + i];
-  statistics[experts + i] = total;
+#pragma unroll 4
+  for (std::int64_t block = lane; block < blocks; block += 32) total += sums[block * (experts + 2) + i - experts];
+  total = warp_sum(total);
+  if (lane == 0) statistics[i] = total;
 }
 
 struct Gradient {
@@ -282,32 +316,140 @@ __global__ void dlogits_kernel(Gradient n) {
 
 constexpr int threads = 256;
 
-__global__ void widen_kernel(std::int64_t n, const bf16* x, float* y) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i < n) y[i] = to_float(x[i]);
-}
-
-__global__ void add_narrowed_kernel(std::int64_t n, const float* x, bf16* y) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i < n) y[i] = from_float<bf16>(to_float(y[i]) + x[i]);
-}
-
-const float* widen(cudaStream_t on, std::int64_t n, const bf16* x, float* y) {
-  if (n == 0) return y;
-  widen_kernel<<<static_cast<unsigned>(blocks_for(n, threads)), threads, 0, on>>>(n, x, y);
-  ANANKE_CUDA_LAUNCHED("router: widen");
-  return y;
-}
-
-// body(first token, tokens, x of them as f32)
-template <class Body>
-void for_pieces(cudaStream_t on, const Sizes& n, const TensorView& x, float* widened, const Body& body) {
-  if (x.dtype == DType::f32) return body(0, n.tokens, data<const float>(x));
-  const std::int64_t most = widened_tokens(n);
-  for (std::int64_t t = 0; t < n.tokens; t += most) {
-    const std::int64_t count = std::min(most, n.tokens - t);
-    body(t, count, widen(on, count * n.hidden, data<const bf16>(x) + t * n.hidden, widened));
+struct Split {
+  bf16 high, middle, low;
+  __device__ explicit Split(float x) {
+    high = from_float<bf16>(x);
+    const float rest = x - to_float(high);
+    middle = from_float<bf16>(rest);
+    low = from_float<bf16>(rest - to_float(middle));
   }
+};
+
+// The gate's parts, [forward ? parts : parts + 1, stride, H]; experts behind the last are 0. blockIdx.y: the expert.
+__global__ void split_gate_kernel(int experts, int stride, std::int64_t hidden, bool forward, const float* gate,
+                                  bf16* out) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (i >= hidden) return;
+  const std::int64_t expert = blockIdx.y, part = stride * hidden;
+  const Split split(expert < experts ? gate[expert * hidden + i] : 0.0f);
+  bf16* at = out + expert * hidden + i;
+  at[0] = split.high;
+  at[part] = forward ? split.middle : split.high;
+  at[2 * part] = forward ? split.low : split.high;
+  if (!forward) at[3 * part] = split.middle;
+}
+
+// [T, parts + 1, stride] from [T, E]. A thread per number of a part.
+__global__ void split_dlogits_kernel(std::int64_t tokens, int experts, int stride, const float* dlogits, bf16* out) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x, t = i / stride;
+  const int e = static_cast<int>(i % stride);
+  if (t >= tokens) return;
+  const Split split(e < experts ? dlogits[t * experts + e] : 0.0f);
+  bf16* at = out + t * (parts + 1) * stride + e;
+  at[0] = split.high;
+  at[stride] = split.middle;
+  at[2 * stride] = split.low;
+  at[3 * stride] = split.high;
+}
+
+// dgate [E, H] += its parts [parts, stride, H].
+__global__ void add_parts_kernel(std::int64_t size, std::int64_t part, const float* from, float* dgate) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (i < size) dgate[i] += from[2 * part + i] + from[part + i] + from[i];
+}
+
+void split_gate(cudaStream_t on, const Sizes& n, bool forward, const TensorView& gate, bf16* out) {
+  if (n.hidden == 0) return;
+  const dim3 grid(static_cast<unsigned>(blocks_for(n.hidden, threads)), static_cast<unsigned>(padded(n)));
+  split_gate_kernel<<<grid, threads, 0, on>>>(static_cast<int>(n.experts), static_cast<int>(padded(n)), n.hidden,
+                                              forward, data<const float>(gate), out);
+  ANANKE_CUDA_LAUNCHED("router: parts of the gate");
+}
+
+// In saved.rows where x is f32, else in scratch.logits.
+void make_logits(Products& products, cudaStream_t on, const Sizes& n, const Router::Forward& a, const Saved& saved,
+                 const ForwardScratch& scratch) {
+  if (a.x.dtype == DType::f32) {
+    return products.run(on, {.m = n.tokens,
+                             .n = n.experts,
+                             .k = n.hidden,
+                             .a = {a.x.data, n.hidden},
+                             .b = {a.gate.data, n.hidden, true},
+                             .in = DType::f32,
+                             .out = saved.rows,
+                             .out_stride = n.experts,
+                             .out_type = DType::f32});
+  }
+  split_gate(on, n, true, a.gate, scratch.gate);
+  products.run(on, {.m = n.tokens,
+                    .n = parts * padded(n),
+                    .k = n.hidden,
+                    .a = {a.x.data, n.hidden},
+                    .b = {scratch.gate, n.hidden, true},
+                    .in = DType::bf16,
+                    .out = scratch.logits,
+                    .out_stride = parts * padded(n),
+                    .out_type = DType::f32});
+}
+
+// dgate += dlogits^T x and dx += dlogits gate, all f32.
+void add_gradients(Products& products, cudaStream_t on, const Sizes& n, const Router::Backward& a,
+                   const BackwardScratch& scratch) {
+  products.run(on, {.m = n.experts,
+                    .n = n.hidden,
+                    .k = n.tokens,
+                    .a = {scratch.dlogits, n.experts, true},
+                    .b = {a.x.data, n.hidden},
+                    .in = DType::f32,
+                    .out = a.dgate.data,
+                    .out_stride = n.hidden,
+                    .out_type = DType::f32,
+                    .beta = 1});
+  products.run(on, {.m = n.tokens,
+                    .n = n.hidden,
+                    .k = n.experts,
+                    .a = {scratch.dlogits, n.experts},
+                    .b = {a.gate.data, n.hidden},
+                    .in = DType::f32,
+                    .out = a.dx.data,
+                    .out_stride = n.hidden,
+                    .out_type = DType::f32,
+                    .beta = 1});
+}
+
+// The same with x and dx bf16: x is exact, and of the gate's and dlogits' products for dx, which is rounded to 8 bits,
+// those of low parts are left out.
+void add_split_gradients(Products& products, cudaStream_t on, const Sizes& n, const Router::Backward& a,
+                         const BackwardScratch& scratch) {
+  if (n.hidden == 0) return;
+  const std::int64_t stride = padded(n), row = (parts + 1) * stride, size = n.experts * n.hidden;
+  split_dlogits_kernel<<<static_cast<unsigned>(blocks_for(n.tokens * stride, threads)), threads, 0, on>>>(
+      n.tokens, static_cast<int>(n.experts), static_cast<int>(stride), scratch.dlogits, scratch.split);
+  ANANKE_CUDA_LAUNCHED("router: parts of the logits' gradient");
+  split_gate(on, n, false, a.gate, scratch.gate);
+  products.run(on, {.m = parts * stride,
+                    .n = n.hidden,
+                    .k = n.tokens,
+                    .a = {scratch.split, row, true},
+                    .b = {a.x.data, n.hidden},
+                    .in = DType::bf16,
+                    .out = scratch.dgate,
+                    .out_stride = n.hidden,
+                    .out_type = DType::f32});
+  add_parts_kernel<<<static_cast<unsigned>(blocks_for(size, threads)), threads, 0, on>>>(
+      size, stride * n.hidden, scratch.dgate, data<float>(a.dgate));
+  ANANKE_CUDA_LAUNCHED("router: gradient of the gate");
+  products.run(on, {.m = n.tokens,
+                    .n = n.hidden,
+                    .k = row,
+                    .a = {scratch.split, row},
+                    .b = {scratch.gate, n.hidden},
+                    .in = DType::bf16,
+                    .out = a.dx.data,
+                    .out_stride = n.hidden,
+                    .out_type = DType::bf16,
+                    .beta = 1});
 }
 
 }  // namespace
@@ -331,26 +473,15 @@ void CudaRouter::forward(Stream& stream, const Forward& a) {
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
   const int warps = warps_of(n);
-  const std::size_t shared = static_cast<std::size_t>(warps) * warp_bytes(n.experts, a.rule.groups);
+  const std::size_t shared = static_cast<std::size_t>(warps) * warp_bytes(n.experts, a.rule.groups) +
+                             static_cast<std::size_t>(n.experts) * sizeof(int);
   ANANKE_CHECK(shared <= facts_.shared_per_block_most, "{}: {} experts need {} bytes of shared memory of {}", op,
                n.experts, shared, facts_.shared_per_block_most);
   const cudaStream_t on = raw(stream);
   Carve saved_carve(a.saved), scratch_carve(a.workspace);
   const Saved saved(saved_carve, n);
   const ForwardScratch scratch(scratch_carve, n);
-  auto* counts = data<std::int32_t>(a.counts);
-  check(cudaMemsetAsync(counts, 0, a.counts.bytes(), on), "clear the router's counts");
-  for_pieces(on, n, a.x, scratch.widened, [&](std::int64_t t, std::int64_t count, const float* x) {
-    products_.run(on, {.m = count,
-                       .n = n.experts,
-                       .k = n.hidden,
-                       .a = {x, n.hidden},
-                       .b = {a.gate.data, n.hidden, true},
-                       .in = DType::f32,
-                       .out = saved.rows + t * n.experts,
-                       .out_stride = n.experts,
-                       .out_type = DType::f32});
-  });
+  make_logits(products_, on, n, a, saved, scratch);
   if (n.tokens > 0) {
     const Decision decision{n.tokens,
                             static_cast<int>(n.experts),
@@ -358,20 +489,22 @@ void CudaRouter::forward(Stream& stream, const Forward& a) {
                             a.rule,
                             a.replay,
                             data<const float>(a.bias),
+                            a.x.dtype == DType::bf16 ? scratch.logits : nullptr,
+                            static_cast<int>(padded(n)),
                             saved.rows,
                             saved.log_sums,
                             data<std::int32_t>(a.indices),
                             data<float>(a.weights),
-                            counts,
+                            scratch.counts,
                             a.statistics ? scratch.sums : nullptr};
     allow_shared(decide_kernel, shared);
     decide_kernel<<<static_cast<unsigned>(forward_blocks(n)), static_cast<unsigned>(warps * 32), shared, on>>>(
         decision, faults_.sink());
     ANANKE_CUDA_LAUNCHED(op);
   }
-  if (!a.statistics) return;
-  statistics_kernel<<<static_cast<unsigned>(blocks_for(n.experts + 2, 64)), 64, 0, on>>>(
-      forward_blocks(n), static_cast<int>(n.experts), scratch.sums, counts, data<double>(a.statistics));
+  statistics_kernel<<<static_cast<unsigned>(blocks_for(2 * n.experts + 2, statistics_warps)), statistics_warps * 32, 0,
+                      on>>>(forward_blocks(n), static_cast<int>(n.experts), scratch.sums, scratch.counts,
+                            data<std::int32_t>(a.counts), data<double>(a.statistics));
   ANANKE_CUDA_LAUNCHED("router statistics");
 }
 
@@ -397,34 +530,7 @@ void CudaRouter::backward(Stream& stream, const Backward& a) {
                           scratch.dlogits};
   dlogits_kernel<<<static_cast<unsigned>(blocks_for(n.tokens, backward_warps)), backward_warps * 32, 0, on>>>(gradient);
   ANANKE_CUDA_LAUNCHED(op);
-  for_pieces(on, n, a.x, scratch.widened, [&](std::int64_t t, std::int64_t count, const float* x) {
-    products_.run(on, {.m = n.experts,
-                       .n = n.hidden,
-                       .k = count,
-                       .a = {scratch.dlogits + t * n.experts, n.experts, true},
-                       .b = {x, n.hidden},
-                       .in = DType::f32,
-                       .out = a.dgate.data,
-                       .out_stride = n.hidden,
-                       .out_type = DType::f32,
-                       .beta = 1});
-    const bool narrow = a.dx.dtype == DType::bf16;  // then the piece of x is not needed any more
-    products_.run(on, {.m = count,
-                       .n = n.hidden,
-                       .k = n.experts,
-                       .a = {scratch.dlogits + t * n.experts, n.experts},
-                       .b = {a.gate.data, n.hidden},
-                       .in = DType::f32,
-                       .out = narrow ? scratch.widened : data<float>(a.dx),
-                       .out_stride = n.hidden,
-                       .out_type = DType::f32,
-                       .beta = narrow ? 0.0f : 1.0f});
-    if (!narrow || n.hidden == 0) return;
-    const std::int64_t size = count * n.hidden;
-    add_narrowed_kernel<<<static_cast<unsigned>(blocks_for(size, threads)), threads, 0, on>>>(
-        size, scratch.widened, data<bf16>(a.dx) + t * n.hidden);
-    ANANKE_CUDA_LAUNCHED("router: narrow");
-  });
+  (a.x.dtype == DType::f32 ? add_gradients : add_split_gradients)(products_, on, n, a, scratch);
 }
 
 }  // namespace ananke::cuda

@@ -7,8 +7,9 @@
 
 namespace ananke::cuda {
 
-// x and dx f32 or bf16, all else f32: with bf16, x is widened piece by piece and the products are f32, so that a
-// decision depends on the rounding of x alone. Keeps scores (softmax) or logits (sigmoid), and the log-sums.
+// x and dx f32 or bf16, all else f32: with bf16, x is multiplied by three bf16 numbers for each of the
+// gate's, which add up to it, on tensor cores with f32 sums, so that a decision depends on the rounding of x alone.
+// Keeps scores (softmax) or logits (sigmoid), and the log-sums.
 class CudaRouter final : public Router {
  public:
   CudaRouter(const DeviceFacts& facts, const Faults& faults, Products& products)

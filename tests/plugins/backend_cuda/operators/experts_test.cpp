@@ -20,14 +20,17 @@ struct RouterCase {
   Router::Sizes n;
   Rule rule;
   bool bias = false, statistics = true, factors = true, replay = false;
+  bool exact = true;  // numbers of the gate have few bits
 };
 
-// Logits are exact in f32, so that the host and the device decide from the same numbers; many are equal, and ties show.
+// Where c.exact, logits are exact in f32, so that the host and the device decide from the same numbers; many are equal,
+// and ties show.
 Results route(Bench& bench, const RouterCase& c, const Ints& replayed) {
   const Router::Sizes& n = c.n;
   const Shape slots{n.tokens, n.k}, by_token{n.tokens, n.hidden};
   const Tensor x = bench.activation(exact_floats(n.tokens * n.hidden, 1), by_token);
-  const Tensor gate = bench.tensor(exact_floats(n.experts * n.hidden, 2), {n.experts, n.hidden});
+  const auto numbers = c.exact ? exact_floats(n.experts * n.hidden, 2) : random_floats(n.experts * n.hidden, 2);
+  const Tensor gate = bench.tensor(numbers, {n.experts, n.hidden});
   const Tensor bias = bench.tensor(random_floats(n.experts, 5, 0.3f), {n.experts});
   const Tensor indices = bench.tensor(replayed, slots), weights = bench.blank(DType::f32, slots);
   const Tensor counts = bench.blank(DType::i32, {n.experts});
@@ -81,6 +84,15 @@ TEST_F(CudaRouter, MatchesTheHostByEveryRule) {
                               {{45, 24, 64, 8}, softmax, false, true, true, true},
                               {{301, 16, 512, 22}, sigmoid, true},
                               {{9, 8, 1500, 3}, softmax, true}}) {
+    compare_routes(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Also where x is bf16 are logits as near to those of the host, with the gate in f32, as f32 sums are.
+TEST_F(CudaRouter, TakesAllBitsOfTheGate) {
+  for (const RouterCase& c : {RouterCase{.n = {131, 96, 13, 4}, .rule = {}, .exact = false},
+                              {.n = {64, 200, 24, 3}, .rule = {.score = Rule::Score::sigmoid}, .exact = false}}) {
     compare_routes(c);
     if (HasFatalFailure()) return;
   }
