@@ -13,7 +13,7 @@ CudaOperators::CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pin
       router_(facts_, faults_, products_),
       permute_(facts_, faults_),
       exchange_(facts_, faults_),
-      grouped_mlp_(products_, offsets_, widest),
+      grouped_mlp_(facts_, products_, offsets_, widest),
       head_loss_(faults_, products_),
       elementwise_(memory),
       newton_schulz_(products_),

@@ -15,17 +15,17 @@ using Ragged = Product::Ragged;
 constexpr int threads = 256;
 
 struct Saved {
-  std::byte *gate, *up;  // outputs, [R, F]
+  std::byte* both;  // [R, 2 F]: outputs of gate and, behind them, of up
 };
 struct Scratch {
-  std::byte *middle, *dgate, *dup;  // [R, F]: silu(gate) * up; gradients of gate's and up's outputs
+  std::byte* middle;  // [R, F]: silu(gate) * up
+  std::byte* dboth;   // [R, 2 F]: gradients of what is saved; those of `middle` first, in its first half
 };
 
 Saved layout_saved(Carve& carve, const Sizes& s, DType elements) {
   const std::int64_t bytes = s.rows * s.width * static_cast<std::int64_t>(size_of(elements));
   Saved saved{};
-  saved.gate = carve.take<std::byte>(bytes);
-  saved.up = carve.take<std::byte>(bytes);
+  saved.both = carve.take<std::byte>(2 * bytes);
   return saved;
 }
 
@@ -33,8 +33,7 @@ Scratch layout_scratch(Carve& carve, const Sizes& s, DType elements) {
   const std::int64_t bytes = s.rows * s.width * static_cast<std::int64_t>(size_of(elements));
   Scratch scratch{};
   scratch.middle = carve.take<std::byte>(bytes);
-  scratch.dgate = carve.take<std::byte>(bytes);
-  scratch.dup = carve.take<std::byte>(bytes);
+  scratch.dboth = carve.take<std::byte>(2 * bytes);
   return scratch;
 }
 
@@ -47,11 +46,13 @@ std::size_t bytes_of(Layout layout, const Sizes& s, DType elements) {
 
 __device__ float sigmoid_of(float z) { return 1.0f / (1.0f + expf(-z)); }
 
+// A thread per pack of `middle`; packs: of one of its rows.
 template <int N, class T>
-__global__ void activate_kernel(std::int64_t packs, const T* gate, const T* up, T* middle) {
+__global__ void activate_kernel(std::int64_t count, std::int64_t packs, const T* both, T* middle) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= packs) return;
-  const Pack<T, N> g = load<N>(gate + i * N), u = load<N>(up + i * N);
+  if (i >= count) return;
+  const std::int64_t gate = (i + i / packs * packs) * N, up = gate + packs * N;
+  const Pack<T, N> g = load<N>(both + gate), u = load<N>(both + up);
   Pack<T, N> out;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
@@ -62,12 +63,12 @@ __global__ void activate_kernel(std::int64_t packs, const T* gate, const T* up, 
 }
 
 // d silu(z) / dz = s (1 + z (1 - s)) with s = 1 / (1 + e^-z). Also makes `middle` again, for down's gradient.
-// dgate holds the gradient of `middle` when called.
 template <int N, class T>
-__global__ void activate_backward_kernel(std::int64_t packs, const T* gate, const T* up, T* middle, T* dgate, T* dup) {
+__global__ void activate_backward_kernel(std::int64_t count, std::int64_t packs, const T* both, T* middle, T* dboth) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= packs) return;
-  const Pack<T, N> g = load<N>(gate + i * N), u = load<N>(up + i * N), gradient = load<N>(dgate + i * N);
+  if (i >= count) return;
+  const std::int64_t gate = (i + i / packs * packs) * N, up = gate + packs * N;
+  const Pack<T, N> g = load<N>(both + gate), u = load<N>(both + up), gradient = load<N>(dboth + gate);
   Pack<T, N> m, dg, du;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
@@ -78,8 +79,8 @@ __global__ void activate_backward_kernel(std::int64_t packs, const T* gate, cons
     dg.at[j] = from_float<T>(d * by * (sigmoid * (1.0f + z * (1.0f - sigmoid))));
   }
   store(middle + i * N, m);
-  store(dup + i * N, du);
-  store(dgate + i * N, dg);
+  store(dboth + up, du);
+  store(dboth + gate, dg);
 }
 
 void check_offsets(const Sizes& n, std::span<const std::int32_t> offsets) {
@@ -90,16 +91,30 @@ void check_offsets(const Sizes& n, std::span<const std::int32_t> offsets) {
   }
 }
 
-// One call's products, group by group.
+// Columns of a table of rows.
+struct Rows {
+  const void* data;
+  std::int64_t columns, stride;
+};
+
+// Whether up's matrices lie right behind gate's: then both are one, [2 F, H].
+bool joined(const MatrixStack& gate, const MatrixStack& up, const Sizes& n) {
+  const auto bytes = static_cast<std::size_t>(n.width * n.hidden) * size_of(gate.first.dtype);
+  return up.first.data == static_cast<std::byte*>(gate.first.data) + bytes &&
+         (n.groups == 1 || gate.stride == up.stride);
+}
+
+// One call's products, group by group, on several streams: one alone does not fill the device.
 struct Groups {
   Products& products;
+  SideStreams& sides;
   cudaStream_t stream;
   Sizes n;
   DType elements;
   std::span<const std::int32_t> offsets;
 
-  const std::byte* row(const void* data, std::int64_t width, std::int64_t group) const {
-    return static_cast<const std::byte*>(data) + offsets[group] * width * size();
+  std::byte* row(const Rows& rows, std::int64_t group) const {
+    return const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) + offsets[group] * rows.stride * size();
   }
   std::int64_t size() const { return static_cast<std::int64_t>(size_of(elements)); }
   std::int64_t rows(std::int64_t group) const { return offsets[group + 1] - offsets[group]; }
@@ -108,40 +123,52 @@ struct Groups {
     return static_cast<std::byte*>(stack.first.data) +
            (group == 0 ? 0 : group * stack.stride * static_cast<std::int64_t>(size_of(stack.first.dtype)));
   }
+  Rows whole(const void* data, std::int64_t columns) const { return {data, columns, columns}; }
+  // Gate's (0) or up's (1) half of a table of both.
+  Rows half(const std::byte* both, int which) const { return {both + which * n.width * size(), n.width, 2 * n.width}; }
 
-  // out[rows, to] = x[rows, from] w, with w [from, to], or [to, from] and transposed; added where `beta` is 1.
-  void apply(const void* x, std::int64_t from, const MatrixStack& w, bool transposed, void* out, std::int64_t to,
-             float beta = 0) const {
+  // body(group, stream)
+  template <class Body>
+  void each(const Body& body) const {
+    const std::lock_guard lock(sides.lock);
+    sides.begin(stream);
+    std::int64_t turn = 0;
     for (std::int64_t g = 0; g < n.groups; ++g) {
-      products.run(stream, {.m = rows(g),
-                            .n = to,
-                            .k = from,
-                            .a = {row(x, from, g), from},
-                            .b = {matrix(w, g), transposed ? from : to, transposed},
-                            .in = elements,
-                            .out = const_cast<std::byte*>(row(out, to, g)),
-                            .out_stride = to,
-                            .out_type = elements,
-                            .beta = beta,
-                            .ragged = Ragged::m});
+      if (rows(g) > 0) body(g, sides.at(stream, turn++));
     }
+    sides.end(stream);
   }
-  // w[down, across] += a[rows, down]^T b[rows, across]
-  void add_gradient(const void* a, std::int64_t down, const void* b, std::int64_t across, const MatrixStack& w) const {
-    for (std::int64_t g = 0; g < n.groups; ++g) {
-      if (rows(g) == 0) continue;
-      products.run(stream, {.m = down,
-                            .n = across,
-                            .k = rows(g),
-                            .a = {row(a, down, g), down, true},
-                            .b = {row(b, across, g), across},
-                            .in = elements,
-                            .out = matrix(w, g),
-                            .out_stride = across,
-                            .out_type = DType::f32,
-                            .beta = 1,
-                            .ragged = Ragged::k});
-    }
+  // out[rows, to] = x[rows, from] w, with w [from, to], or [to, from] and transposed; added where `beta` is 1.
+  void apply(const Rows& x, const MatrixStack& w, bool transposed, const Rows& out, float beta = 0) const {
+    each([&](std::int64_t g, cudaStream_t on) {
+      products.run(on, {.m = rows(g),
+                        .n = out.columns,
+                        .k = x.columns,
+                        .a = {row(x, g), x.stride},
+                        .b = {matrix(w, g), transposed ? x.columns : out.columns, transposed},
+                        .in = elements,
+                        .out = row(out, g),
+                        .out_stride = out.stride,
+                        .out_type = elements,
+                        .beta = beta,
+                        .ragged = Ragged::m});
+    });
+  }
+  // w[a's columns, b's columns] += a[rows]^T b[rows]
+  void add_gradient(const Rows& a, const Rows& b, const MatrixStack& w) const {
+    each([&](std::int64_t g, cudaStream_t on) {
+      products.run(on, {.m = a.columns,
+                        .n = b.columns,
+                        .k = rows(g),
+                        .a = {row(a, g), a.stride, true},
+                        .b = {row(b, g), b.stride},
+                        .in = elements,
+                        .out = matrix(w, g),
+                        .out_stride = b.columns,
+                        .out_type = DType::f32,
+                        .beta = 1,
+                        .ragged = Ragged::k});
+    });
   }
 };
 
@@ -150,11 +177,10 @@ void activate(const Groups& groups, const Saved& saved, const Scratch& scratch) 
   if (count == 0) return;
   with_elements(groups.elements, [&](auto element) {
     using T = decltype(element);
-    with_packs<T>(count, {saved.gate, saved.up, scratch.middle}, [&](auto width) {
+    with_packs<T>(groups.n.width, {saved.both, scratch.middle}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       activate_kernel<N><<<static_cast<unsigned>(blocks_for(count / N, threads)), threads, 0, groups.stream>>>(
-          count / N, reinterpret_cast<const T*>(saved.gate), reinterpret_cast<const T*>(saved.up),
-          reinterpret_cast<T*>(scratch.middle));
+          count / N, groups.n.width / N, reinterpret_cast<const T*>(saved.both), reinterpret_cast<T*>(scratch.middle));
       ANANKE_CUDA_LAUNCHED("grouped_mlp: activation");
     });
   });
@@ -165,11 +191,11 @@ void activate_backward(const Groups& groups, const Saved& saved, const Scratch& 
   if (count == 0) return;
   with_elements(groups.elements, [&](auto element) {
     using T = decltype(element);
-    with_packs<T>(count, {saved.gate, saved.up, scratch.middle, scratch.dgate, scratch.dup}, [&](auto width) {
+    with_packs<T>(groups.n.width, {saved.both, scratch.middle, scratch.dboth}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       activate_backward_kernel<N><<<static_cast<unsigned>(blocks_for(count / N, threads)), threads, 0, groups.stream>>>(
-          count / N, reinterpret_cast<const T*>(saved.gate), reinterpret_cast<const T*>(saved.up),
-          reinterpret_cast<T*>(scratch.middle), reinterpret_cast<T*>(scratch.dgate), reinterpret_cast<T*>(scratch.dup));
+          count / N, groups.n.width / N, reinterpret_cast<const T*>(saved.both), reinterpret_cast<T*>(scratch.middle),
+          reinterpret_cast<T*>(scratch.dboth));
       ANANKE_CUDA_LAUNCHED("grouped_mlp: gradient of the activation");
     });
   });
@@ -188,15 +214,21 @@ void CudaGroupedMlp::forward(Stream& stream, const Forward& a) {
   expect_region(op, "saved", a.saved, bytes_of(layout_saved, n, elements));
   expect_region(op, "workspace", a.workspace, bytes_of(layout_scratch, n, elements));
   if (n.groups == 0 || n.rows == 0) return;
-  const Groups groups{products_, raw(stream), n, elements, offsets_.get(stream, a.offsets, a.known_offsets)};
+  const Groups groups{products_, sides_, raw(stream), n, elements,
+                      offsets_.get(stream, a.offsets, a.known_offsets)};
   check_offsets(n, groups.offsets);
   Carve saved_carve(a.saved), scratch_carve(a.workspace);
   const Saved saved = layout_saved(saved_carve, n, elements);
   const Scratch scratch = layout_scratch(scratch_carve, n, elements);
-  groups.apply(a.x.data, n.hidden, a.weights.gate, true, saved.gate, n.width);
-  groups.apply(a.x.data, n.hidden, a.weights.up, true, saved.up, n.width);
+  const Rows x = groups.whole(a.x.data, n.hidden);
+  if (joined(a.weights.gate, a.weights.up, n)) {
+    groups.apply(x, a.weights.gate, true, groups.whole(saved.both, 2 * n.width));
+  } else {
+    groups.apply(x, a.weights.gate, true, groups.half(saved.both, 0));
+    groups.apply(x, a.weights.up, true, groups.half(saved.both, 1));
+  }
   activate(groups, saved, scratch);
-  groups.apply(scratch.middle, n.width, a.weights.down, true, a.y.data, n.hidden);
+  groups.apply(groups.whole(scratch.middle, n.width), a.weights.down, true, groups.whole(a.y.data, n.hidden));
 }
 
 void CudaGroupedMlp::backward(Stream& stream, const Backward& a) {
@@ -206,18 +238,29 @@ void CudaGroupedMlp::backward(Stream& stream, const Backward& a) {
   expect_region(op, "saved", a.saved, bytes_of(layout_saved, n, elements));
   expect_region(op, "workspace", a.workspace, bytes_of(layout_scratch, n, elements));
   if (n.groups == 0 || n.rows == 0) return;
-  const Groups groups{products_, raw(stream), n, elements, offsets_.get(stream, a.offsets, a.known_offsets)};
+  const Groups groups{products_, sides_, raw(stream), n, elements,
+                      offsets_.get(stream, a.offsets, a.known_offsets)};
   check_offsets(n, groups.offsets);
   Carve saved_carve(a.saved), scratch_carve(a.workspace);
   const Saved saved = layout_saved(saved_carve, n, elements);
   const Scratch scratch = layout_scratch(scratch_carve, n, elements);
-  groups.apply(a.dy.data, n.hidden, a.weights.down, false, scratch.dgate, n.width);
+  const Rows x = groups.whole(a.x.data, n.hidden), dx = groups.whole(a.dx.data, n.hidden),
+             dy = groups.whole(a.dy.data, n.hidden), dboth = groups.whole(scratch.dboth, 2 * n.width);
+  groups.apply(dy, a.weights.down, false, groups.half(scratch.dboth, 0));
   activate_backward(groups, saved, scratch);
-  groups.apply(scratch.dgate, n.width, a.weights.gate, false, a.dx.data, n.hidden);
-  groups.apply(scratch.dup, n.width, a.weights.up, false, a.dx.data, n.hidden, 1);
-  groups.add_gradient(scratch.dgate, n.width, a.x.data, n.hidden, a.gradient.gate);
-  groups.add_gradient(scratch.dup, n.width, a.x.data, n.hidden, a.gradient.up);
-  groups.add_gradient(a.dy.data, n.hidden, scratch.middle, n.width, a.gradient.down);
+  if (joined(a.weights.gate, a.weights.up, n)) {
+    groups.apply(dboth, a.weights.gate, false, dx);
+  } else {
+    groups.apply(groups.half(scratch.dboth, 0), a.weights.gate, false, dx);
+    groups.apply(groups.half(scratch.dboth, 1), a.weights.up, false, dx, 1);
+  }
+  if (joined(a.gradient.gate, a.gradient.up, n)) {
+    groups.add_gradient(dboth, x, a.gradient.gate);
+  } else {
+    groups.add_gradient(groups.half(scratch.dboth, 0), x, a.gradient.gate);
+    groups.add_gradient(groups.half(scratch.dboth, 1), x, a.gradient.up);
+  }
+  groups.add_gradient(dy, groups.whole(scratch.middle, n.width), a.gradient.down);
 }
 
 }  // namespace ananke::cuda

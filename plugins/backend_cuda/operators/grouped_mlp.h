@@ -2,18 +2,20 @@
 
 #include "plugins/backend_cuda/operators/offset_reader.h"
 #include "plugins/backend_cuda/operators/products.h"
+#include "plugins/backend_cuda/operators/side_streams.h"
 #include "runtime/operators/grouped_mlp.h"
 
 namespace ananke::cuda {
 
 // Products of cuBLASLt, group by group, so a call whose caller does not know the offsets reads them on the host: the
-// one exception to the rule that operators read nothing there (offset_reader.h counts it). Keeps what gate and up give.
-// Activations and weights f32 or bf16, gradients of weights f32.
+// one exception to the rule that operators read nothing there (offset_reader.h counts it). Several groups at a time on
+// streams beside the caller's. Where up's matrices lie right behind gate's, both are one product. Keeps what gate and
+// up give. Activations and weights f32 or bf16, gradients of weights f32.
 class CudaGroupedMlp final : public GroupedMlp {
  public:
   // `widest`: the largest type of activations that `saved` and `workspace` make room for.
-  CudaGroupedMlp(Products& products, OffsetReader& offsets, DType widest)
-      : products_(products), offsets_(offsets), widest_(widest) {}
+  CudaGroupedMlp(const DeviceFacts& facts, Products& products, OffsetReader& offsets, DType widest)
+      : products_(products), offsets_(offsets), widest_(widest), sides_(facts) {}
   std::size_t saved(const Sizes& s) const override;
   std::size_t workspace(const Sizes& s) const override;
   void forward(Stream& stream, const Forward& a) override;
@@ -23,6 +25,7 @@ class CudaGroupedMlp final : public GroupedMlp {
   Products& products_;
   OffsetReader& offsets_;
   const DType widest_;
+  SideStreams sides_;
 };
 
 }  // namespace ananke::cuda

@@ -12,7 +12,7 @@
 namespace ananke::cuda {
 namespace {
 
-constexpr int streams = 2;                                      // compute, and one more
+constexpr int streams = 4;                                      // compute, one more, and those beside them
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what cuBLAS itself takes on Hopper
 
 cudaDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }

@@ -230,6 +230,7 @@ struct MlpCase {
   GroupedMlp::Sizes n;
   Ints offsets;
   bool known = false;  // to the caller
+  bool apart = false;  // up's matrices do not lie behind gate's
 };
 
 Results grouped_mlp(Bench& bench, const MlpCase& c) {
@@ -248,8 +249,8 @@ Results grouped_mlp(Bench& bench, const MlpCase& c) {
     return MatrixStack{all.view.slice(at * block, block).reshaped(shape), stride};
   };
   const auto stacks = [&](const Tensor& all) {
-    return GroupedMlp::Weights{stack(all, 0, {n.width, n.hidden}), stack(all, 1, {n.width, n.hidden}),
-                               stack(all, 2, {n.hidden, n.width})};
+    return GroupedMlp::Weights{stack(all, c.apart ? 1 : 0, {n.width, n.hidden}),
+                               stack(all, c.apart ? 0 : 1, {n.width, n.hidden}), stack(all, 2, {n.hidden, n.width})};
   };
   const Region saved = bench.scratch(bench->grouped_mlp->saved(n));
   const Region workspace = bench.scratch(bench->grouped_mlp->workspace(n));
@@ -273,6 +274,8 @@ TEST_F(CudaGroupedMlp, MatchesTheHost) {
                            {{90, 32, 48, 2}, {0, 7, 71}, true},
                            {{200, 64, 128, 5}, {0, 1, 1, 64, 129, 190}},
                            {{333, 67, 37, 4}, {0, 127, 128, 300, 331}},
+                           {{333, 67, 37, 4}, {0, 127, 128, 300, 331}, false, true},
+                           {{200, 64, 128, 5}, {0, 1, 1, 64, 129, 190}, true, true},
                            {{50, 16, 24, 3}, {0, 0, 0, 0}}}) {
     compare("grouped_mlp of " + std::to_string(c.n.rows) + " rows",
             [&](Bench& bench) { return grouped_mlp(bench, c); });
