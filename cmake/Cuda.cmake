@@ -3,13 +3,25 @@
 #   CUDACXX, CUDAToolkit_ROOT, CMAKE_PREFIX_PATH say where to look first. Otherwise: the toolkit of the nvcc in PATH, the
 #   system, and what pip installed for the python3 in PATH (nvidia-cuda-*, nvidia-nccl-*, nvidia-cudnn-*).
 # Sets ANANKE_CUDA_FOUND, and where it is false ANANKE_CUDA_MISSING, the reason in one line. Targets: CUDA::cudart,
-# CUDA::cublasLt, ananke::nccl, and ananke::cudnn where cuDNN is there (ANANKE_CUDNN_FOUND).
+# CUDA::cublasLt, ananke::nccl, and ananke::cudnn where cuDNN is there (ANANKE_CUDNN_FOUND); with
+# ANANKE_CUDNN_FRONTEND_INCLUDE, the headers of its graph API, where those are.
 set(ANANKE_CUDA auto CACHE STRING "Build the CUDA backend: auto, on or off")
 set_property(CACHE ANANKE_CUDA PROPERTY STRINGS auto on off)
 set(ANANKE_CUDA_ARCHITECTURES 90 CACHE STRING "GPU architectures that kernels are built for, as CMAKE_CUDA_ARCHITECTURES")
 set(ANANKE_CUDA_FOUND FALSE)
 set(ANANKE_CUDNN_FOUND FALSE)
 set(ANANKE_CUDA_MISSING "")
+
+# Folders of packages of the python3 in PATH.
+function(ananke_site_packages result)
+  find_program(ANANKE_PYTHON NAMES python3 python)
+  set(folders)
+  if(ANANKE_PYTHON)
+    execute_process(COMMAND ${ANANKE_PYTHON} -c "import sys; print(';'.join(p for p in sys.path if p.endswith('-packages')))"
+                    OUTPUT_VARIABLE folders OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  set(${result} "${folders}" PARENT_SCOPE)
+endfunction()
 
 # Folders of pip's nvidia packages: .../nvidia/cu13, .../nvidia/nccl, ...
 function(ananke_pip_folders result)
@@ -50,6 +62,7 @@ endfunction()
 
 macro(ananke_find_cuda)
   ananke_pip_folders(pip_folders)
+  ananke_site_packages(pip_site_packages)
   include(CheckLanguage)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     find_program(ANANKE_NVCC nvcc HINTS ${CUDAToolkit_ROOT} ENV CUDA_PATH ${CMAKE_PREFIX_PATH}
@@ -69,6 +82,10 @@ macro(ananke_find_cuda)
     find_package(CUDAToolkit QUIET)
     ananke_cuda_library(nccl HEADER nccl.h NAMES nccl libnccl.so.2)
     ananke_cuda_library(cudnn HEADER cudnn.h NAMES cudnn libcudnn.so.9)
+    # Headers only; pip's nvidia-cudnn-frontend has them in site-packages/include, beside the folder nvidia.
+    find_path(ANANKE_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${CMAKE_PREFIX_PATH} ${CUDAToolkit_INCLUDE_DIRS}
+              PATHS ${pip_site_packages} PATH_SUFFIXES include)
+    mark_as_advanced(ANANKE_CUDNN_FRONTEND_INCLUDE)
     if(NOT CUDAToolkit_FOUND OR CUDAToolkit_VERSION VERSION_LESS 12.8)
       set(ANANKE_CUDA_MISSING "it needs the CUDA toolkit 12.8 or newer, and found ${CUDAToolkit_VERSION}")
     elseif(NOT TARGET CUDA::cublasLt)
@@ -97,6 +114,9 @@ elseif(ANANKE_CUDA MATCHES "^(auto|on)$")
   if(ANANKE_CUDA_FOUND)
     message(STATUS "CUDA backend: toolkit ${CUDAToolkit_VERSION}, NCCL ${ANANKE_NCCL_VERSION} (${ANANKE_NCCL_LIBRARY}), "
                    "for sm_${ANANKE_CUDA_ARCHITECTURES}")
+    if(NOT ANANKE_CUDNN_FOUND OR NOT ANANKE_CUDNN_FRONTEND_INCLUDE)
+      message(STATUS "CUDA backend: without cuDNN's attention, for which cudnn.h and cudnn_frontend.h are needed")
+    endif()
   elseif(ANANKE_CUDA STREQUAL "on")
     message(FATAL_ERROR "ANANKE_CUDA=on, but the CUDA backend cannot be built: ${ANANKE_CUDA_MISSING}")
   else()

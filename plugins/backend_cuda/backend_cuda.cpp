@@ -33,6 +33,14 @@ RankPlace place_of(const RoleContext& context) {
   return place;
 }
 
+AttentionChoice choice_of(const plugin::BackendCuda& config) {
+  switch (config.attention()) {
+    case plugin::BackendCuda::OWN: return AttentionChoice::own;
+    case plugin::BackendCuda::CUDNN: return AttentionChoice::cudnn;
+    default: return AttentionChoice::automatic;
+  }
+}
+
 // Host memory, as blocks.
 class HostBlocks final : public BlockSource {
  public:
@@ -116,13 +124,14 @@ const OperatorSet& BackendCuda::operators() {
   if (operators_) return operators_->set();
   if (dry_) {
     host_arenas_ = std::make_unique<HostArenas>();
-    operators_ =
-        std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory, widest_);
+    operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory,
+                                                 widest_, choice_of(config_));
     return operators_->set();
   }
   CudaDevice& device = open();
   use_device(device.facts().device);
-  operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), widest_);
+  operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), widest_,
+                                               choice_of(config_));
   device.failure()->look_by([&operators = *operators_] { operators.check(); });
   device.count_reads_of([&operators = *operators_] { return operators.reads(); });
   return operators_->set();

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -36,7 +37,7 @@ class Bench {
       : tokens(tokens_),
         filter_(std::move(filter)),
         device_({0, "bench"}),
-        operators_(device_.facts(), device_.memory(), device_.host_memory(), DType::bf16) {
+        operators_(device_.facts(), device_.memory(), device_.host_memory(), DType::bf16, AttentionChoice::automatic) {
     check(cudaEventCreate(&begin_), "make an event");
     check(cudaEventCreate(&end_), "make an event");
     std::mt19937 engine(1);
@@ -53,6 +54,10 @@ class Bench {
 
   Stream& stream() { return device_.stream(Resource::compute); }
   const OperatorSet& set() { return operators_.set(); }
+  std::unique_ptr<CudaOperators> with_own_attention() {
+    return std::make_unique<CudaOperators>(device_.facts(), device_.memory(), device_.host_memory(), DType::bf16,
+                                           AttentionChoice::own);
+  }
 
   // A tensor of random numbers, which lives until the next clear().
   TensorView random(DType dtype, const Shape& shape) {
@@ -170,7 +175,7 @@ void dense(Bench& b) {
   });
 }
 
-void attention(Bench& b) {
+void attend(Bench& b, Attention& attention, const std::string& name) {
   const std::int64_t t = b.tokens, documents = (t + document - 1) / document, longest = std::min(t, document);
   std::vector<std::int32_t> ends, places;
   for (std::int64_t i = 0; i <= documents; ++i) ends.push_back(static_cast<std::int32_t>(std::min(t, i * document)));
@@ -190,12 +195,20 @@ void attention(Bench& b) {
   const TensorView o = b.take(half, queries), d_o = b.random(half, queries), dq = b.take(half, queries);
   const TensorView dk = b.take(half, keys), dv = b.take(half, keys);
   const TensorView dq_norm = b.random(single, {head_dim}), dk_norm = b.random(single, {head_dim});
-  const Region saved = b.region(b.set().attention->saved(n)), workspace = b.region(b.set().attention->workspace(n));
+  const Region saved = b.region(attention.saved(n)), workspace = b.region(attention.workspace(n));
   const double flops = 2.0 * static_cast<double>(t * longest) * query_heads * head_dim;  // causal: half of all pairs
-  b.computes("attention forward", flops, [&] { b.set().attention->forward(b.stream(), {in, o, saved, workspace}); });
-  b.computes("attention backward", 2.5 * flops, [&] {
-    b.set().attention->backward(b.stream(), {in, o, d_o, dq, dk, dv, dq_norm, dk_norm, saved, workspace});
+  b.computes(name + " forward", flops, [&] { attention.forward(b.stream(), {in, o, saved, workspace}); });
+  b.computes(name + " backward", 2.5 * flops, [&] {
+    attention.backward(b.stream(), {in, o, d_o, dq, dk, dv, dq_norm, dk_norm, saved, workspace});
   });
+}
+
+// By cuDNN where it is found: which it is, and its version, stands in the log.
+void attention(Bench& b) { attend(b, *b.set().attention, "attention"); }
+
+void own_attention(Bench& b) {
+  const std::unique_ptr<CudaOperators> own = b.with_own_attention();
+  attend(b, *own->set().attention, "own attention");
 }
 
 void route(Bench& b) {
@@ -340,6 +353,7 @@ void run(std::int64_t tokens, const std::string& filter) {
   b.clear();
   const std::pair<const char*, void (*)(Bench&)> groups[] = {{"dense", dense},
                                                              {"attention", attention},
+                                                             {"own_attention", own_attention},
                                                              {"router", route},
                                                              {"mixture", mixture},
                                                              {"head", head},

@@ -1,14 +1,10 @@
 // What surrounds the tiles of attention: where they are, norms and rotation of queries and keys and their gradients.
 #include "plugins/backend_cuda/check.h"
-#include "plugins/backend_cuda/cuda_stream.h"
-#include "plugins/backend_cuda/operators/attention.h"
 #include "plugins/backend_cuda/operators/attention_parts.h"
 #include "plugins/backend_cuda/operators/elements.cuh"
 #include "plugins/backend_cuda/operators/faults.cuh"
 #include "plugins/backend_cuda/operators/partial_sums.cuh"
 #include "plugins/backend_cuda/operators/reduce.cuh"
-#include "runtime/operators/arguments.h"
-#include "runtime/operators/validate.h"
 
 namespace ananke::cuda {
 
@@ -233,6 +229,23 @@ Rotation rotation_of(const Attention::Inputs& in) {
 
 std::int64_t rows_of(const AttentionCall& call) { return call.n.tokens * (call.n.query_heads + call.n.key_heads); }
 
+}  // namespace
+
+void prepare(const AttentionCall& call, const Attention::Inputs& in, bool fresh) {
+  tiles_kernel<<<1, scan_threads, 0, call.stream>>>(
+      call.n.tokens, call.n.segments, call.n.longest, tile_of(padded_dim(call.n.head_dim)),
+      data<const std::int32_t>(in.segments.offsets), call.scratch.first_tile, call.faults);
+  ANANKE_CUDA_LAUNCHED("attention: tiles");
+  with_elements(call.elements, [&](auto element) {
+    using T = decltype(element);
+    const std::int64_t rows = rows_of(call);
+    rotate_kernel<<<static_cast<unsigned>(blocks_for(rows, warps)), threads, 0, call.stream>>>(
+        rows, heads_of<T>(call, in), rotation_of(in), in.eps, fresh, static_cast<T*>(call.scratch.q),
+        static_cast<T*>(call.scratch.k), call.faults);
+    ANANKE_CUDA_LAUNCHED("attention: norms and rotation");
+  });
+}
+
 void take_delta(const AttentionCall& call, const Attention::Backward& a) {
   const std::int64_t rows = call.n.tokens * call.n.query_heads;
   with_elements(call.elements, [&](auto element) {
@@ -255,99 +268,6 @@ void unrotate(const AttentionCall& call, const Attention::Backward& a) {
   });
   add_partial_sums(call.stream, parts, dim, 2 * dim, call.scratch.norm_parts, data<float>(a.dq_norm));
   add_partial_sums(call.stream, parts, dim, 2 * dim, call.scratch.norm_parts + dim, data<float>(a.dk_norm));
-}
-
-void check_dim(const char* op, const Attention::Sizes& n) {
-  ANANKE_CHECK(n.head_dim <= most_head_dim, "{}: heads of {} elements, but the CUDA backend takes at most {}", op,
-               n.head_dim, most_head_dim);
-}
-
-}  // namespace
-
-void prepare(const AttentionCall& call, const Attention::Inputs& in, bool fresh) {
-  tiles_kernel<<<1, scan_threads, 0, call.stream>>>(
-      call.n.tokens, call.n.segments, call.n.longest, tile_of(padded_dim(call.n.head_dim)),
-      data<const std::int32_t>(in.segments.offsets), call.scratch.first_tile, call.faults);
-  ANANKE_CUDA_LAUNCHED("attention: tiles");
-  with_elements(call.elements, [&](auto element) {
-    using T = decltype(element);
-    const std::int64_t rows = rows_of(call);
-    rotate_kernel<<<static_cast<unsigned>(blocks_for(rows, warps)), threads, 0, call.stream>>>(
-        rows, heads_of<T>(call, in), rotation_of(in), in.eps, fresh, static_cast<T*>(call.scratch.q),
-        static_cast<T*>(call.scratch.k), call.faults);
-    ANANKE_CUDA_LAUNCHED("attention: norms and rotation");
-  });
-}
-
-CudaAttention::CudaAttention(const DeviceFacts& facts, const Faults& faults, DType widest)
-    : faults_(faults), widest_(widest) {
-  constexpr std::size_t needed = 172 << 10;  // the backward pass of 128 elements a head
-  if (facts.shared_per_block_most < needed) {
-    fail(ErrorKind::config,
-         "{} gives a block {} bytes of shared memory, but attention needs {}: use a device of "
-         "compute capability 9.0",
-         facts.name, facts.shared_per_block_most, needed);
-  }
-  if (facts.device < 0) return;
-  allow_shared_memory_forward();
-  allow_shared_memory_backward();
-}
-
-std::size_t CudaAttention::saved(const Sizes& s) const {
-  Carve carve;
-  layout_saved(carve, s);
-  return carve.used();
-}
-
-std::size_t CudaAttention::workspace(const Sizes& s) const {
-  Carve carve;
-  layout_scratch(carve, s, widest_);
-  return carve.used();
-}
-
-namespace {
-
-std::size_t scratch_bytes(const Attention::Sizes& n, DType elements) {
-  Carve carve;
-  layout_scratch(carve, n, elements);
-  return carve.used();
-}
-
-AttentionCall call_of(Stream& stream, const Attention::Sizes& n, const Region& saved, const Region& workspace,
-                      DType elements, const Faults& faults) {
-  Carve saved_carve(saved), scratch_carve(workspace);
-  return {raw(stream),  n, layout_saved(saved_carve, n), layout_scratch(scratch_carve, n, elements), elements,
-          faults.sink()};
-}
-
-}  // namespace
-
-void CudaAttention::forward(Stream& stream, const Forward& a) {
-  constexpr const char* op = "attention forward";
-  const DType elements = elements_of(a.in.q);
-  const Sizes n = arguments::check(a, elements);
-  check_dim(op, n);
-  expect_region(op, "saved", a.saved, saved(n));
-  expect_region(op, "workspace", a.workspace, scratch_bytes(n, elements));
-  if (n.tokens == 0 || n.query_heads == 0) return;
-  const AttentionCall call = call_of(stream, n, a.saved, a.workspace, elements, faults_);
-  prepare(call, a.in, true);
-  attend(call, a);
-}
-
-void CudaAttention::backward(Stream& stream, const Backward& a) {
-  constexpr const char* op = "attention backward";
-  const DType elements = elements_of(a.in.q);
-  const Sizes n = arguments::check(a, elements);
-  check_dim(op, n);
-  expect_region(op, "saved", a.saved, saved(n));
-  expect_region(op, "workspace", a.workspace, scratch_bytes(n, elements));
-  if (n.tokens == 0 || n.query_heads == 0) return;
-  const AttentionCall call = call_of(stream, n, a.saved, a.workspace, elements, faults_);
-  prepare(call, a.in, false);
-  take_delta(call, a);
-  attend_backward(call, a);
-  unrotate(call, a);
 }
 
 }  // namespace ananke::cuda

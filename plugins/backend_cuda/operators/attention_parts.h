@@ -49,7 +49,12 @@ struct AttentionCall {
 // Tiles, and scratch.q and scratch.k; with `fresh`, the inverse r.m.s. are computed and kept, else taken from saved.
 void prepare(const AttentionCall& call, const Attention::Inputs& in, bool fresh);
 void attend(const AttentionCall& call, const Attention::Forward& a);
+// For attend_backward: scratch.delta.
+void take_delta(const AttentionCall& call, const Attention::Backward& a);
 void attend_backward(const AttentionCall& call, const Attention::Backward& a);
+// dq and dk, of scratch.q and scratch.k until here, turned back and taken through the norms, in place; and dq_norm and
+// dk_norm.
+void unrotate(const AttentionCall& call, const Attention::Backward& a);
 // Once for each device: shared memory beyond what a kernel may use as it is.
 void allow_shared_memory_forward();
 void allow_shared_memory_backward();

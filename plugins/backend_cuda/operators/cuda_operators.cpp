@@ -2,14 +2,15 @@
 
 namespace ananke::cuda {
 
-CudaOperators::CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest)
+CudaOperators::CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest,
+                             AttentionChoice attention)
     : facts_(facts),
       faults_(memory, pinned),
       products_(facts_, memory),
       offsets_(pinned),
       embedding_(faults_),
       linear_(products_),
-      attention_(facts_, faults_, widest),
+      attention_(facts_, faults_, widest, attention),
       router_(facts_, faults_, products_),
       permute_(facts_, faults_),
       exchange_(facts_, faults_),

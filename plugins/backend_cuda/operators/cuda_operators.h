@@ -21,15 +21,16 @@
 namespace ananke::cuda {
 
 // The streams given to the operators must be CudaStream of the same device. Work that was put on them uses this
-// object's memory: streams end first. Products may be put on two streams and this object's own, other operators with memory of their own on
-// four.
+// object's memory: streams end first. Products may be put on two streams, and this object's own, other operators with
+// memory of their own on four.
 class CudaOperators {
  public:
   // On the current device, which is `facts`'; without CUDA, for sizes only, where `facts` are those expected. Takes 128
   // MiB and a little of `memory`, and a few KiB of `pinned` host memory that the device can write. `widest`: the
   // largest type of activations that `saved` and `workspace` make room for; calls with wider ones are refused where it
   // matters.
-  CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest = DType::f32);
+  CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest = DType::f32,
+                AttentionChoice attention = AttentionChoice::own);
   CudaOperators(const CudaOperators&) = delete;
   CudaOperators& operator=(const CudaOperators&) = delete;
   const OperatorSet& set() const noexcept { return set_; }

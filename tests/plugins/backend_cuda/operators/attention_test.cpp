@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/error.h"
 #include "tests/plugins/backend_cuda/operators/bench.h"
 
 namespace ananke::cuda {
@@ -117,6 +118,79 @@ TEST_F(CudaAttention, SaysWhatIsWrongWithOffsetsAndPositions) {
   const Case wide{1, 1, 258, {3}};
   expect_refused([&](Bench& bench) { attention(bench, wide, wide.offsets(), wide.positions()); },
                  {"attention", "258", "at most 256"});
+}
+
+// By cuDNN, where the library is.
+struct CudnnAttentionTest : CudaOperator {
+  void SetUp() override {
+    CudaOperator::SetUp();
+    if (IsSkipped()) return;
+    try {
+      bench = cuda_bench(DType::bf16, AttentionChoice::cudnn);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::config) throw;
+      GTEST_SKIP() << error.what();
+    }
+  }
+  std::unique_ptr<Bench> bench;
+};
+
+TEST_F(CudnnAttentionTest, MatchesTheHostOnEveryCutIntoDocuments) {
+  const Case cases[] = {{2, 2, 64, {1}},
+                        {8, 2, 64, {63, 64, 65, 1, 127, 128, 129}},
+                        {4, 1, 128, {130, 1, 64, 200}},
+                        {16, 4, 128, {1, 1, 1, 2, 7, 500}},
+                        {3, 3, 128, {97}},
+                        {6, 2, 128, {513}}};
+  for (const Case& c : cases) {
+    compare_on(
+        *bench,
+        "cuDNN's attention of " + std::to_string(c.tokens()) + " tokens, heads of " + std::to_string(c.head_dim),
+        [&](Bench& b) { return attention(b, c, c.offsets(), c.positions()); },
+        1);  // the forward pass alone
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudnnAttentionTest, TakesFewerTokensAndDocumentsThanPlanned) {
+  const Attention::Sizes planned{1000, 8, 2, 128, 16, 300};
+  const std::size_t most = (*bench)->attention->workspace(planned);
+  const Case cases[] = {{8, 2, 128, {300, 1, 299}}, {8, 2, 128, {17}}, {8, 2, 128, std::vector<std::int64_t>(16, 62)}};
+  for (const Case& c : cases) {
+    EXPECT_LE((*bench)->attention->workspace(c.sizes()), most);
+    compare_on(
+        *bench, "cuDNN's attention of fewer than planned",
+        [&](Bench& b) { return attention(b, c, c.offsets(), c.positions()); }, 1);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudnnAttentionTest, LeavesMoreDocumentsThanItsPlansToTheOwnKernels) {
+  const Case c{2, 1, 64, std::vector<std::int64_t>(CudnnAttention::most_documents + 1, 2)};
+  compare_on(
+      *bench, "attention of more documents", [&](Bench& b) { return attention(b, c, c.offsets(), c.positions()); },
+      ~std::size_t{0});
+}
+
+TEST_F(CudnnAttentionTest, SaysWhatIsWrongWithOffsets) {
+  const Case c{2, 1, 64, {3, 4}};
+  try {
+    attention(*bench, c, {0, 3, 8}, c.positions());
+    bench->finish();
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("segments cover [0, 8) of 7 tokens"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(CudnnAttentionTest, RefusesHeadsThatItHasNoPlanFor) {
+  try {
+    (*bench)->attention->workspace({128, 2, 1, 6, 1, 128});
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_NE(std::string(error.what()).find("cuDNN cannot plan"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

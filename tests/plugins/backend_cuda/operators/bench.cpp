@@ -54,10 +54,10 @@ class HostBench final : public Bench {
 
 class CudaBench final : public Bench {
  public:
-  explicit CudaBench(DType elements)
+  CudaBench(DType elements, AttentionChoice attention)
       : Bench(elements, elements == DType::bf16),
         device_({0, "test", std::size_t{64} << 20, std::size_t{1} << 20}),
-        operators_(device_.facts(), device_.memory(), device_.host_memory(), elements) {}
+        operators_(device_.facts(), device_.memory(), device_.host_memory(), elements, attention) {}
   ~CudaBench() override { clear(); }
   const OperatorSet& operators() override { return operators_.set(); }
   Stream& stream() override { return device_.stream(Resource::compute); }
@@ -136,7 +136,9 @@ SharedBenches& shared_benches() {  // GoogleTest owns it
 }  // namespace
 
 std::unique_ptr<Bench> host_bench(bool rounded) { return std::make_unique<HostBench>(rounded); }
-std::unique_ptr<Bench> cuda_bench(DType elements) { return std::make_unique<CudaBench>(elements); }
+std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention) {
+  return std::make_unique<CudaBench>(elements, attention);
+}
 
 std::string no_device() {
   int count = 0;
@@ -198,21 +200,27 @@ Floats Bench::floats(const TensorView& view) {
   return out;
 }
 
+void compare_on(Bench& device, const std::string& what, const Run& run, std::size_t same) {
+  const bool rounded = device.elements() == DType::bf16;
+  const std::string name = what + " in " + name_of(device.elements());
+  const auto host = host_bench(rounded);
+  const Results want = run(*host);
+  const Results first = run(device), second = run(device);
+  device.check_guards();
+  device.clear();
+  ASSERT_EQ(first.size(), want.size()) << name;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    expect_close(name, first[i], want[i], rounded);
+    if (i < same) expect_same(name, second[i], first[i]);
+    expect_close(name, second[i], want[i], rounded);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
 void compare(const std::string& what, const Run& run, std::initializer_list<DType> elements) {
   for (const DType type : elements) {
-    const std::string name = what + " in " + name_of(type);
-    const auto host = host_bench(type == DType::bf16);
-    const Results want = run(*host);
-    Bench& device = shared_benches().of(type);
-    const Results first = run(device), second = run(device);
-    device.check_guards();
-    device.clear();
-    ASSERT_EQ(first.size(), want.size()) << name;
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      expect_close(name, first[i], want[i], type == DType::bf16);
-      expect_same(name, second[i], first[i]);
-      if (testing::Test::HasFatalFailure()) return;
-    }
+    compare_on(shared_benches().of(type), what, run, ~std::size_t{0});
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/backend_cuda/operators/attention.h"
 #include "runtime/device/arena.h"
 #include "runtime/operators/operator_set.h"
 
@@ -82,7 +83,7 @@ class Bench {
 };
 
 std::unique_ptr<Bench> host_bench(bool rounded);
-std::unique_ptr<Bench> cuda_bench(DType elements);
+std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention = AttentionChoice::own);
 // Why there is no device, or empty.
 std::string no_device();
 
@@ -108,6 +109,8 @@ Result exact(const std::string& name, const std::vector<T>& values) {
 // Runs on the host and, twice, on the device: close to the host, and the same bits both times.
 void compare(const std::string& what, const Run& run,
              std::initializer_list<DType> elements = {DType::f32, DType::bf16});
+// The same on one device, the first `same` results the same bits.
+void compare_on(Bench& device, const std::string& what, const Run& run, std::size_t same);
 // The device refuses: the call, or the wait for it, throws Error(internal) whose message holds all `words`.
 void expect_refused(const std::function<void(Bench&)>& call, std::initializer_list<const char*> words);
 

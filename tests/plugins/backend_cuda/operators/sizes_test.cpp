@@ -1,8 +1,7 @@
 // Operators of no device: what a dry run asks, and what is refused before anything is put on a stream.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
-#include <cstring>
-#include <new>
 #include <string>
 
 #include "plugins/backend_cuda/operators/cuda_operators.h"
@@ -14,15 +13,18 @@ namespace {
 
 class ZeroedMemory final : public MemorySource {
  public:
+  // Pages that nothing touches cost nothing.
   void* allocate(std::size_t bytes) override {
-    return std::memset(::operator new (bytes, std::align_val_t{256}), 0, bytes);
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
   }
-  void release(void* memory, std::size_t) noexcept override { ::operator delete (memory, std::align_val_t{256}); }
+  void release(void* memory, std::size_t bytes) noexcept override { munmap(memory, bytes); }
   const char* name() const override { return "host memory"; }
 };
 
 struct Planned {
-  explicit Planned(DType widest = DType::f32) : operators(DeviceFacts::expected(), arena, arena, widest) {}
+  explicit Planned(DType widest = DType::f32, AttentionChoice attention = AttentionChoice::own)
+      : operators(DeviceFacts::expected(), arena, arena, widest, attention) {}
   const OperatorSet* operator->() const { return &operators.set(); }
   ZeroedMemory source;
   Arena arena{source};
@@ -61,6 +63,29 @@ TEST(CudaOperatorsOfNoDevice, TakeHalfTheMemoryForActivationsInBf16) {
   EXPECT_EQ(narrow->grouped_mlp->saved(mlp) * 2, planned()->grouped_mlp->saved(mlp));
   EXPECT_LT(narrow->attention->workspace({1000, 8, 2, 64, 3, 500}),
             planned()->attention->workspace({1000, 8, 2, 64, 3, 500}));
+}
+
+TEST(CudaOperatorsOfNoDevice, KeepRoomForCudnnWhereActivationsAreBf16) {
+  const Planned own(DType::bf16), narrow(DType::bf16, AttentionChoice::automatic),
+      wide(DType::f32, AttentionChoice::automatic);
+  const Attention::Sizes n{1000, 8, 2, 64, 3, 500};
+  // f32, of 1024 tokens and each query head: dq, dk, dv and the sums of rows; what cuDNN takes beyond; offsets.
+  const std::size_t gradients = std::size_t{4} * 1024 * 8 * (3 * 64 + 1),
+                    more = narrow->attention->workspace(n) - own->attention->workspace(n);
+  EXPECT_GE(more, gradients);
+  EXPECT_LE(more, gradients + (std::size_t{33} << 20));
+  EXPECT_EQ(wide->attention->workspace(n), planned()->attention->workspace(n));
+  EXPECT_EQ(narrow->attention->workspace({0, 8, 2, 64, 0, 0}), own->attention->workspace({0, 8, 2, 64, 0, 0}));
+}
+
+TEST(CudaOperatorsOfNoDevice, RefuseCudnnForF32) {
+  try {
+    const Planned wide(DType::f32, AttentionChoice::cudnn);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_NE(std::string(error.what()).find("activations are f32"), std::string::npos) << error.what();
+  }
 }
 
 TEST(CudaOperatorsOfNoDevice, BoundTheLogitsOfAChunk) {

@@ -1,0 +1,25 @@
+#include "plugins/backend_cuda/operators/cudnn_attention.h"
+
+namespace ananke::cuda {
+
+RaggedScratch CudnnAttention::layout(Carve& carve, const Attention::Sizes& n) {
+  RaggedScratch scratch{};
+  scratch.lengths = carve.take<std::int32_t>(most_documents);
+  scratch.q = carve.take<std::int32_t>(most_documents + 1);
+  scratch.k = carve.take<std::int32_t>(most_documents + 1);
+  scratch.log_sum = carve.take<std::int32_t>(most_documents + 1);
+  // Of the backward pass, all f32 and of each query head: dq, and dk and dv where heads share keys; sums of rows.
+  const std::int64_t rows = planned_tokens(n.tokens) * n.query_heads, copies = n.query_heads == n.key_heads ? 1 : 3;
+  constexpr std::int64_t of_its_own = std::int64_t{32} << 20;  // what cuDNN's kernels take beyond
+  const std::int64_t bytes = 4 * rows * (copies * n.head_dim + 1) + of_its_own;
+  constexpr std::int64_t alignment = 256;  // finer than a carve's
+  scratch.workspace = carve.take<std::byte>(bytes + alignment);
+  if (scratch.workspace) {
+    const auto place = reinterpret_cast<std::uintptr_t>(scratch.workspace);
+    scratch.workspace += (alignment - place % alignment) % alignment;
+  }
+  scratch.workspace_bytes = static_cast<std::size_t>(bytes);
+  return scratch;
+}
+
+}  // namespace ananke::cuda
