@@ -206,8 +206,8 @@ __device__ void dequantise_piece(const Wire::BlockPiece& piece, const unsigned c
   }
 }
 
-// blockIdx.x: the piece.
-__global__ void __launch_bounds__(threads)
+// blockIdx.x: the piece. The bounds keep several blocks on an SM.
+__global__ void __launch_bounds__(threads, 2)
     quantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
                     const float* values, unsigned char* bytes, FaultSink faults) {
   __shared__ unsigned per_warp[threads / 32];
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 3)
     dequantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
                       const unsigned char* bytes, T* values, FaultSink faults) {
   const Wire::BlockPiece piece = pieces[blockIdx.x];
