@@ -20,10 +20,27 @@ class AdamW final : public Optimizer {
   double learning_rate() const override { return config_.lr(); }
 
   void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) override {
-    operators.adamw->update(stream, {.weight = a.weight,
-                                     .gradient = a.gradient,
-                                     .exp_avg = a.states[0],
-                                     .exp_avg_sq = a.states[1],
+    update(stream, operators, a, a.weight.elements());
+  }
+  // Every parameter is treated alike, so thousands of small ones are a few large ones.
+  void update_all(Stream& stream, const OperatorSet& operators, std::span<const OptimizerUpdate> parts) override {
+    while (!parts.empty()) {
+      const std::size_t count = neighbours(parts);
+      std::int64_t elements = 0;
+      for (const OptimizerUpdate& part : parts.first(count)) elements += part.weight.elements();
+      update(stream, operators, parts.front(), elements);
+      parts = parts.subspan(count);
+    }
+  }
+
+ private:
+  // `elements` from where the part begins.
+  void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a, std::int64_t elements) {
+    const auto all = [&](const TensorView& first) { return TensorView{first.data, first.dtype, {elements}}; };
+    operators.adamw->update(stream, {.weight = all(a.weight),
+                                     .gradient = all(a.gradient),
+                                     .exp_avg = all(a.states[0]),
+                                     .exp_avg_sq = all(a.states[1]),
                                      .lr = config_.lr() * a.lr_factor,
                                      .beta1 = config_.beta1(),
                                      .beta2 = config_.beta2(),
@@ -34,7 +51,6 @@ class AdamW final : public Optimizer {
                                      .finite = a.finite});
   }
 
- private:
   plugin::AdamW config_;
 };
 

@@ -132,6 +132,9 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
   void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) override {
     call("update", [&] { role_->update(stream, operators, a); });
   }
+  void update_all(Stream& stream, const OperatorSet& operators, std::span<const OptimizerUpdate> parts) override {
+    call("update", [&] { role_->update_all(stream, operators, parts); });
+  }
   std::int64_t matrix_rows(const Parameter& parameter) const override {
     const std::int64_t rows = call("matrix_rows", [&] { return role_->matrix_rows(parameter); });
     guard_.require(rows > 0 && parameter.shape[0] % rows == 0, "matrix_rows",

@@ -1,5 +1,7 @@
 #include "runtime/engine/optimizer_step.h"
 
+#include <algorithm>
+
 namespace ananke {
 namespace {
 
@@ -10,6 +12,24 @@ std::int64_t aligned(std::int64_t elements) { return (elements + alignment - 1) 
 Optimizer& optimizer_of(const Fragment& fragment, const std::vector<std::string>& chosen,
                         const OptimizerMap& optimizers) {
   return *optimizers.at(chosen[static_cast<std::size_t>(fragment.parameter)]);
+}
+
+// All first states of fragments one behind the other, then all second ones and so on: where fragments are neighbours
+// in weights and gradients, they are in their states too (Optimizer::update_all).
+void place_states(std::span<UpdateTarget> targets, std::span<const std::vector<StateTensor>> states,
+                  const Buffer& memory) {
+  std::size_t at = 0;
+  bool more = true;
+  for (std::size_t s = 0; more; ++s) {
+    more = false;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      if (s >= states[i].size()) continue;
+      const std::int64_t count = targets[i].fragment->where.count;
+      targets[i].states.push_back(memory.view(DType::f32, {count}, at));
+      at += static_cast<std::size_t>(aligned(count)) * sizeof(float);
+      more = true;
+    }
+  }
 }
 
 }  // namespace
@@ -28,19 +48,25 @@ OptimizerStep::OptimizerStep(const ParameterTable& table, const std::vector<std:
   memory_ = device.memory().allocate(static_cast<std::size_t>(total) * sizeof(float), "optimizer state");
   if (memory_) device.zero(device.stream(Resource::compute), memory_.data(), memory_.bytes());
 
-  std::int64_t at = 0;
+  std::vector<std::vector<StateTensor>> names;  // of each fragment
   for (const OwnedFragment& fragment : fragments) {
     const Parameter& parameter = table.parameters()[static_cast<std::size_t>(fragment.where.parameter)];
-    UpdateTarget target{&fragment, &optimizer_of(fragment.where, chosen, optimizers), {}};
-    for (StateTensor& state : target.optimizer->states(parameter)) {
-      const TensorView values =
-          memory_.view(DType::f32, {fragment.where.count}, static_cast<std::size_t>(at) * sizeof(float));
-      target.states.push_back(values);
-      states_.push_back({&fragment, std::move(state.name), values});
-      at += aligned(fragment.where.count);
+    targets_.push_back({&fragment, &optimizer_of(fragment.where, chosen, optimizers), {}});
+    names.push_back(targets_.back().optimizer->states(parameter));
+  }
+  place_states(targets_, names, memory_);
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    for (std::size_t s = 0; s < names[i].size(); ++s) {
+      states_.push_back({targets_[i].fragment, std::move(names[i][s].name), targets_[i].states[s]});
     }
-    if (target.optimizer->layout(parameter) == OptimizerLayout::any_fragment) fragments_.push_back(targets_.size());
-    targets_.push_back(std::move(target));
+  }
+  for (const UpdateTarget& target : targets_) {
+    const Parameter& parameter = table.parameters()[static_cast<std::size_t>(target.fragment->where.parameter)];
+    if (target.optimizer->layout(parameter) != OptimizerLayout::any_fragment) continue;
+    const auto same = [&](const OfOptimizer& of) { return of.optimizer == target.optimizer; };
+    auto of = std::find_if(as_they_are_.begin(), as_they_are_.end(), same);
+    if (of == as_they_are_.end()) of = as_they_are_.insert(of, {target.optimizer, {}});
+    of->targets.push_back(&target);
   }
   matrices_ = std::make_unique<MatrixStep>(work, table, targets_, backend, shard, replicate);
 }
@@ -63,22 +89,30 @@ std::vector<PlanLine> OptimizerStep::plan(const ParameterTable& table, const std
 
 void OptimizerStep::add_square_sum(StepScalars& scalars) {
   Stream& compute = backend_.device().stream(Resource::compute);
-  for (const UpdateTarget& target : targets_) {
-    backend_.operators().elementwise->square_sum(compute, target.fragment->gradient, scalars.square_sum());
+  for (std::size_t i = 0; i < targets_.size();) {  // neighbours in memory at once
+    TensorView gradient = targets_[i].fragment->gradient;
+    for (++i; i < targets_.size(); ++i) {
+      const TensorView& next = targets_[i].fragment->gradient;
+      if (static_cast<std::byte*>(gradient.data) + gradient.bytes() != next.data) break;
+      gradient.shape = {gradient.elements() + next.elements()};
+    }
+    backend_.operators().elementwise->square_sum(compute, gradient, scalars.square_sum());
   }
 }
 
 void OptimizerStep::update(const StepScalars& scalars, std::uint64_t step, double lr_factor) {
   const UpdateScalars shared{step, lr_factor, scalars.clip_scale(), scalars.finite()};
-  Stream& compute = backend_.device().stream(Resource::compute);
   matrices_->run(shared, [&] {
-    for (const std::size_t i : fragments_) {
-      const UpdateTarget& target = targets_[i];
-      const OwnedFragment& owned = *target.fragment;
-      target.optimizer->update(
-          compute, backend_.operators(),
-          {table_.parameters()[static_cast<std::size_t>(owned.where.parameter)], owned.where.begin, owned.weight,
-           owned.gradient, target.states, step, lr_factor, shared.scale, shared.finite});
+    for (const OfOptimizer& of : as_they_are_) {
+      std::vector<OptimizerUpdate> parts;
+      parts.reserve(of.targets.size());
+      for (const UpdateTarget* target : of.targets) {
+        const OwnedFragment& owned = *target->fragment;
+        const Parameter& parameter = table_.parameters()[static_cast<std::size_t>(owned.where.parameter)];
+        parts.push_back({parameter, owned.where.begin, owned.weight, owned.gradient, target->states, step, lr_factor,
+                         shared.scale, shared.finite});
+      }
+      of.optimizer->update_all(backend_.device().stream(Resource::compute), backend_.operators(), parts);
     }
   });
 }

@@ -43,8 +43,12 @@ class OptimizerStep {
   const ParameterTable& table_;
   Backend& backend_;
   Buffer memory_;
-  std::vector<UpdateTarget> targets_;   // by fragment
-  std::vector<std::size_t> fragments_;  // those that are updated as they are
+  std::vector<UpdateTarget> targets_;  // by fragment
+  struct OfOptimizer {
+    Optimizer* optimizer;
+    std::vector<const UpdateTarget*> targets;
+  };
+  std::vector<OfOptimizer> as_they_are_;  // what is updated as it lies here
   std::vector<State> states_;
   std::unique_ptr<MatrixStep> matrices_;
 };

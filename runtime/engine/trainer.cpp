@@ -104,6 +104,7 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       matrix_work_(make_matrix_work(engine_, optimizer_names_)),
       schedule_(training_schedule(engine_.table(), limits_.microbatches, limits_.microbatches_per_gather)),
       batches_(training_batches(engine_, job_)),
+      rows_(*batches_, job_.training().rows_per_step()),
       held_out_(held_out_batches(job_, context.rank, context.mesh.ranks())),
       evaluates_(!held_out_.empty()),
       checkpoints_(job_.run_dir(), rendezvous, "checkpoint",
@@ -209,7 +210,7 @@ void Trainer::resume(const ChangesSince& changes) {
     return;
   }
   progress_ = loaded->progress;
-  batches_->restore(progress_.batches_position);
+  rows_.restore(progress_.batches_position);
   saved_step_ = progress_.step;
   tell_event(RunEvent::RESUMED, fmt::format("resumed from {}", loaded->folder.string()));
   for (const std::string& reason : loaded->passed_over) tell_event(RunEvent::RESUMED, "passed over: " + reason);
@@ -240,9 +241,9 @@ bool Trainer::train_step() {
   const Training& training = job_.training();
   const std::uint64_t step = progress_.step + 1;
   control_.phase("step", step);
-  batches_->next(training.rows_per_step(), rows_);
-  scalars_->clear(rows_.valid_targets, control_.stop_requested());
-  const std::vector<DeviceBatch>& batches = loader_->load(engine_.compute(), rows_);
+  const Rows& rows = rows_.take();
+  scalars_->clear(rows.valid_targets, control_.stop_requested());
+  const std::vector<DeviceBatch>& batches = loader_->load(engine_.compute(), rows);
   routing_->before_step(step, batches);
   engine_.pass().run(schedule_, batches,
                      {.loss = scalars_->loss(),
@@ -258,6 +259,7 @@ bool Trainer::train_step() {
   optimizer_->update(*scalars_, progress_.optimizer_steps + 1, lr_factor);
   engine_.routers().update(scalars_->finite(), scalars_->more());
   engine_.parameters().updated();
+  if (step < training.steps()) rows_.prepare();  // the device is still at work
   const StepScalars::Outcome outcome = scalars_->read();
   routing_->after_step(step, batches);
   if (replicas_) replicas_->run(step);
@@ -371,7 +373,7 @@ void Trainer::save() {
   if (!state_) return;
   const auto begin = std::chrono::steady_clock::now();
   control_.phase("checkpoint", progress_.step);
-  progress_.batches_position = batches_->position();
+  progress_.batches_position = rows_.position();
   state_->save(progress_, static_cast<int>(job_.checkpoint().keep_last()));
   saved_step_ = progress_.step;
   tell_event(RunEvent::CHECKPOINT, fmt::format("written in {:.2f} s", seconds_since(begin)));

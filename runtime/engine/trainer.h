@@ -9,6 +9,7 @@
 #include "runtime/engine/evaluator.h"
 #include "runtime/engine/replica_check.h"
 #include "runtime/engine/routing_tape.h"
+#include "runtime/engine/rows_ahead.h"
 #include "runtime/engine/run_control.h"
 #include "runtime/engine/state_checkpoint.h"
 #include "runtime/engine/traffic_counter.h"
@@ -67,6 +68,7 @@ class Trainer {
   MatrixWork matrix_work_;
   Schedule schedule_;
   std::unique_ptr<Batches> batches_;
+  RowsAhead rows_;
   std::vector<HeldOutBatches> held_out_;  // goes to the evaluator
   bool evaluates_;
   Checkpoints checkpoints_;
@@ -80,7 +82,6 @@ class Trainer {
   std::unique_ptr<RoutingTape> routing_;
   std::unique_ptr<ReplicaCheck> replicas_;  // null: not asked for
 
-  Rows rows_;
   TrainingProgress progress_;
   std::optional<std::uint64_t> saved_step_, evaluated_step_;
   std::uint64_t memory_bytes_ = 0;  // of the rank that holds most

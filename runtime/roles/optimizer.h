@@ -3,7 +3,7 @@
 // Sharding, the network and where state lives are none of its business.
 //
 //   construct ─ per parameter: layout, cost, states, matrix_rows
-//   per step    any_fragment:  per fragment   update(part)
+//   per step    any_fragment:  update_all(parts), which calls update(part) for each where a plugin has no better
 //               whole_matrix:  per fragment   prepare(part, transfer)     elementwise, where the state is
 //                              per batch      transform(matrices)         whole matrices of one shape, on their owner
 //                              per fragment   apply(part, direction)      elementwise, where the weight is
@@ -12,6 +12,8 @@
 // the step is not finite (finite[0] is 0 on the device) no weight and no state may change.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -42,6 +44,20 @@ struct OptimizerUpdate {
   TensorView finite;                   // i32 [1], device: 0: change nothing
 };
 
+// How many of the first parts lie one behind the other in weight, gradient and every state: at least 1 of any.
+inline std::size_t neighbours(std::span<const OptimizerUpdate> parts) {
+  const auto behind = [](const TensorView& a, const TensorView& b) {
+    return static_cast<std::byte*>(a.data) + a.bytes() == b.data;
+  };
+  const auto follows = [&](const OptimizerUpdate& a, const OptimizerUpdate& b) {
+    return behind(a.weight, b.weight) && behind(a.gradient, b.gradient) &&
+           std::equal(a.states.begin(), a.states.end(), b.states.begin(), b.states.end(), behind);
+  };
+  std::size_t count = std::min<std::size_t>(1, parts.size());
+  while (count < parts.size() && follows(parts[count - 1], parts[count])) ++count;
+  return count;
+}
+
 // Whole matrices of one shape, one behind the other, of any parameters of that layout.
 struct MatrixBatch {
   TensorView matrices;  // f32 [n, rows, columns]: what prepare() wrote; becomes the direction, in place
@@ -62,6 +78,12 @@ class Optimizer {
 
   // any_fragment.
   virtual void update(Stream&, const OperatorSet&, const OptimizerUpdate&) { missing("update"); }
+  // All parts that this rank updates with this optimizer, in the order of memory. Where weights, gradients and states
+  // of one part end, those of the next often begin: an optimizer that treats both alike may take them as one
+  // (neighbours()).
+  virtual void update_all(Stream& stream, const OperatorSet& operators, std::span<const OptimizerUpdate> parts) {
+    for (const OptimizerUpdate& part : parts) update(stream, operators, part);
+  }
 
   // whole_matrix. Rows of one matrix: a parameter [rows, columns] is rows / matrix_rows() independent ones.
   virtual std::int64_t matrix_rows(const Parameter& parameter) const { return parameter.shape[0]; }

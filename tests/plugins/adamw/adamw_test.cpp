@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
 #include "plugins/adamw/adamw.pb.h"
@@ -30,8 +32,12 @@ Made make(const plugin::AdamW& config) {
 
 class Recorder final : public AdamWUpdate {
  public:
-  void update(Stream&, const Arguments& a) override { got = a; }
+  void update(Stream&, const Arguments& a) override {
+    got = a;
+    weights.push_back(a.weight);
+  }
   Arguments got{};
+  std::vector<TensorView> weights;  // of every call
 };
 
 class NoStream final : public Stream {
@@ -101,6 +107,46 @@ TEST(AdamW, HandsTheOperatorEverythingAndScalesItsLearningRate) {
   EXPECT_EQ(recorder.got.beta2, 0.75);
   EXPECT_EQ(recorder.got.eps, 0.125);
   EXPECT_EQ(recorder.got.weight_decay, 2);
+}
+
+TEST(AdamW, TakesNeighboursInAllTensorsAsOne) {
+  const Made made = make({});
+  ASSERT_TRUE(made.optimizer) << made.refusal;
+  // Parts of 2, 3, 1, 4 and 2 elements: all lie one behind the other in weights and gradients; a hole in one state
+  // stands before the fourth.
+  constexpr std::int64_t counts[] = {2, 3, 1, 4, 2};
+  std::vector<float> w(12), g(12), m(12), v(13);
+  const Parameter parameter{"w", {12}, ParameterKind::norm, 0, 0, -1};
+  std::vector<std::array<TensorView, 2>> states;
+  std::vector<OptimizerUpdate> parts;
+  float one = 1;
+  std::int32_t yes = 1;
+  states.reserve(std::size(counts));
+  for (std::int64_t at = 0; const std::int64_t count : counts) {
+    const Shape shape{count};
+    states.push_back({view_of(&m[static_cast<std::size_t>(at)], shape),
+                      view_of(&v[static_cast<std::size_t>(at < 6 ? at : at + 1)], shape)});
+    parts.push_back({parameter, at, view_of(&w[static_cast<std::size_t>(at)], shape),
+                     view_of(&g[static_cast<std::size_t>(at)], shape), states.back(), 1, 1, view_of(&one, {1}),
+                     view_of(&yes, {1})});
+    at += count;
+  }
+  EXPECT_EQ(neighbours(parts), 3u);
+  EXPECT_EQ(neighbours(std::span(parts).subspan(2)), 1u);
+  EXPECT_EQ(neighbours({}), 0u);
+  Recorder recorder;
+  OperatorSet operators;
+  operators.adamw = &recorder;
+  NoStream stream;
+  made.optimizer->update_all(stream, operators, parts);
+  ASSERT_EQ(recorder.weights.size(), 2u);
+  EXPECT_EQ(recorder.weights[0].data, &w[0]);
+  EXPECT_EQ(recorder.weights[0].elements(), 6);
+  EXPECT_EQ(recorder.weights[1].data, &w[6]);
+  EXPECT_EQ(recorder.weights[1].elements(), 6);
+  EXPECT_EQ(recorder.got.exp_avg.data, &m[6]);
+  EXPECT_EQ(recorder.got.exp_avg_sq.data, &v[7]);
+  EXPECT_EQ(recorder.got.exp_avg_sq.elements(), 6);
 }
 
 }  // namespace
