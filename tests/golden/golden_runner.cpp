@@ -28,11 +28,9 @@ struct Mesh {
 };
 constexpr Mesh meshes[] = {{"1", "1", "1"}, {"2", "1", "1"}, {"4", "1", "1"}, {"2", "1", "2"},
                            {"4", "1", "2"}, {"4", "1", "4"}, {"4", "2", "2"}};
-// On a test's backend, which rounds as one that computes in bf16 (tests/rounding_backend); of the cases in which no
-// router is near a tie, which rounding might turn over.
+// On a test's backend, which rounds as one that computes in bf16 (tests/rounding_backend).
 constexpr Mesh bf16_meshes[] = {{"1", "1", "1", "rounding_backend", "bf16"},
                                 {"2", "1", "2", "rounding_backend", "bf16"}};
-constexpr std::string_view far_from_ties[] = {"dots1", "qwen3_moe_a", "qwen3_moe_dense_mix", "qwen3_moe_tied_mqa"};
 
 // A model case: `ananke parity` with its own tolerances, as a user runs it.
 bool run_parity(const fs::path& folder, const Mesh& mesh) {
@@ -76,9 +74,7 @@ int run(const fs::path& folder) {
   }
   bool good = true;
   for (const Mesh& mesh : meshes) good = run_parity(folder, mesh) && good;
-  if (std::ranges::find(far_from_ties, folder.filename().string()) != std::end(far_from_ties)) {
-    for (const Mesh& mesh : bf16_meshes) good = run_parity(folder, mesh) && good;
-  }
+  for (const Mesh& mesh : bf16_meshes) good = run_parity(folder, mesh) && good;
   return good ? 0 : 1;
 }
 
