@@ -23,6 +23,7 @@
 #include "runtime/plugin/catalog.h"
 #include "runtime/plugin/note.h"
 #include "runtime/plugin/registry.h"
+#include "tests/test_gpus.h"
 
 namespace ananke {
 namespace {
@@ -57,11 +58,18 @@ class Recorder : public Observer, public RunControl {
   std::string stop_in_;
 };
 
+const char* backend_of(const RunRequest& request) {
+  if (request.rounding) return "rounding_backend";
+  if (request.sharing) return "sharing_backend";
+  return test_backend(request.mesh.ranks());
+}
+
 std::vector<FoundPlugin> plugins_of_build(const RunRequest& request) {
   const std::filesystem::path build = ANANKE_BINARY_DIR;
-  const PluginCatalog catalog({build / "lib" / "ananke", build / "tests" / "rounding_plugins"});
+  const PluginCatalog catalog(
+      {build / "lib" / "ananke", build / "tests" / "rounding_plugins", build / "tests" / "sharing_plugins"});
   std::vector<FoundPlugin> found;
-  std::vector<const char*> names = {request.rounding ? "rounding_backend" : "backend_host", "fsdp", "adamw", "muon"};
+  std::vector<const char*> names = {backend_of(request), "fsdp", "adamw", "muon"};
   if (request.expert_chunks > 0) names.push_back("ep");
   for (const char* name : names) {
     const FoundPlugin* plugin = catalog.find_by_name(name);
@@ -86,6 +94,13 @@ void prepare(Job& job, const RunRequest& request) {
     if (request.expert_bf16) {
       google::protobuf::internal::WireFormatLite::WriteEnum(2, 1, &wire);  // ananke.plugin.Ep.wire: BF16
     }
+  }
+  if (request.sharing) {
+    PluginUse* sharing = job.add_plugins();
+    sharing->set_use("sharing_backend");
+    google::protobuf::io::StringOutputStream bytes(sharing->mutable_config()->mutable_value());
+    google::protobuf::io::CodedOutputStream wire(&bytes);
+    google::protobuf::internal::WireFormatLite::WriteString(1, "backend_host", &wire);  // SharingBackend.over
   }
   if (request.uneven) {
     job.mutable_training()->set_rows_per_microbatch(1);  // the pass is told otherwise

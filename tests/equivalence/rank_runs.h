@@ -45,6 +45,7 @@ struct RunRequest {
   std::int64_t skip_rows = 0;  // of the data, before the first step; for first_gradients
   bool expert_bf16 = false;    // tokens of plugin ep travel as bf16
   bool rounding = false;       // on tests/rounding_backend, which takes training.compute BF16
+  bool sharing = false;        // on tests/sharing_backend over the host
 };
 
 RunResult train(Job job, const RunRequest& request);

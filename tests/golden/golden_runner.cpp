@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "tests/golden/optimizer_case.h"
 #include "tests/golden/router_case.h"
+#include "tests/test_gpus.h"
 
 extern char** environ;
 
@@ -24,24 +25,29 @@ constexpr int skipped = 77;
 
 struct Mesh {
   const char *ranks, *replicate, *expert;
-  const char *backend = "backend_host", *compute = "fp32";
 };
 constexpr Mesh meshes[] = {{"1", "1", "1"}, {"2", "1", "1"}, {"4", "1", "1"}, {"2", "1", "2"},
                            {"4", "1", "2"}, {"4", "1", "4"}, {"4", "2", "2"}};
-// On a test's backend, which rounds as one that computes in bf16 (tests/rounding_backend).
-constexpr Mesh bf16_meshes[] = {{"1", "1", "1", "rounding_backend", "bf16"},
-                                {"2", "1", "2", "rounding_backend", "bf16"}};
+constexpr Mesh bf16_meshes[] = {{"1", "1", "1"}, {"2", "1", "2"}};
+
+// Without GPUs a test's backend rounds as one that computes in bf16 (tests/rounding_backend).
+const char* backend_of(const Mesh& mesh, std::string_view compute) {
+  const char* backend = test_backend(std::atoi(mesh.ranks));
+  return compute == "bf16" && backend == std::string_view("backend_host") ? "rounding_backend" : backend;
+}
 
 // A model case: `ananke parity` with its own tolerances, as a user runs it.
-bool run_parity(const fs::path& folder, const Mesh& mesh) {
+bool run_parity(const fs::path& folder, const Mesh& mesh, const char* compute) {
+  const char* backend = backend_of(mesh, compute);
   std::printf("ananke parity %s --ranks %s --replicate %s --expert %s --backend %s --compute %s\n", folder.c_str(),
-              mesh.ranks, mesh.replicate, mesh.expert, mesh.backend, mesh.compute);
+              mesh.ranks, mesh.replicate, mesh.expert, backend, compute);
   std::fflush(stdout);
   const std::string program = ANANKE_BINARY_DIR "/bin/ananke";
-  setenv("ANANKE_PLUGIN_PATH", ANANKE_BINARY_DIR "/tests/rounding_plugins", 1);
+  setenv("ANANKE_PLUGIN_PATH", ANANKE_BINARY_DIR "/tests/rounding_plugins:" ANANKE_BINARY_DIR "/tests/sharing_plugins",
+         1);
   const char* arguments[] = {program.c_str(), "parity",       folder.c_str(), "--ranks",   mesh.ranks,
                              "--replicate",   mesh.replicate, "--expert",     mesh.expert, "--backend",
-                             mesh.backend,    "--compute",    mesh.compute,   nullptr};
+                             backend,         "--compute",    compute,        nullptr};
   pid_t child = 0;
   const int error = posix_spawn(&child, program.c_str(), nullptr, nullptr, const_cast<char**>(arguments), environ);
   if (error != 0) fail(ErrorKind::internal, "{} does not start: {}", program, std::strerror(error));
@@ -73,8 +79,8 @@ int run(const fs::path& folder) {
          folder.string());
   }
   bool good = true;
-  for (const Mesh& mesh : meshes) good = run_parity(folder, mesh) && good;
-  for (const Mesh& mesh : bf16_meshes) good = run_parity(folder, mesh) && good;
+  for (const Mesh& mesh : meshes) good = run_parity(folder, mesh, "fp32") && good;
+  for (const Mesh& mesh : bf16_meshes) good = run_parity(folder, mesh, "bf16") && good;
   return good ? 0 : 1;
 }
 

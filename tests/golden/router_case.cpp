@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/plugin/registry.h"
 #include "runtime/roles/backend.h"
+#include "tests/test_gpus.h"
 
 namespace ananke::golden {
 namespace {
@@ -124,11 +125,12 @@ bool run_router_case(const std::filesystem::path& folder, const PluginCatalog& c
   const Job job;
   const Site site;
   const RoleContext context{job, site, {}, 0};
-  const FoundPlugin* found = catalog.find_by_name("backend_host");
-  if (!found) fail(ErrorKind::plugin, "no plugin backend_host in this build");
+  const std::string name = test_backend(1);
+  const FoundPlugin* found = catalog.find_by_name(name);
+  if (!found) fail(ErrorKind::plugin, "no plugin {} in this build", name);
   PluginRegistry plugins;
-  plugins.load("backend_host", found->file);
-  const auto backend = plugins.create<Backend>("backend_host", context, "");
+  plugins.load(name, found->file);
+  const auto backend = plugins.create<Backend>(name, context, "");
   Router& router = *backend->operators().router;
   Stream& stream = backend->device().stream(Resource::compute);
   Memory memory(backend->device());

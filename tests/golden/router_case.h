@@ -8,9 +8,9 @@
 
 namespace ananke::golden {
 
-// Runs the host backend's router forward and backward and prints the largest differences. True when every token chose
-// the recorded experts and all numbers are within the tolerance. Throws Error(data) naming key or tensor for a case
-// that is not whole.
+// Runs the backend's router (test_gpus.h) forward and backward and prints the largest differences. True when every
+// token chose the recorded experts and all numbers are within the tolerance. Throws Error(data) naming key or tensor
+// for a case that is not whole.
 bool run_router_case(const std::filesystem::path& folder, const PluginCatalog& catalog);
 
 }  // namespace ananke::golden

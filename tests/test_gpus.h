@@ -1,0 +1,15 @@
+// ANANKE_TEST_GPUS=N: jobs of tests that need no backend in particular run on N GPUs in the place of the host; ranks of
+// a job with more of them share one (tests/sharing_backend).
+#pragma once
+
+#include <cstdlib>
+
+namespace ananke {
+
+inline const char* test_backend(int ranks) {
+  const char* gpus = std::getenv("ANANKE_TEST_GPUS");
+  if (!gpus) return "backend_host";
+  return ranks <= std::atoi(gpus) ? "backend_cuda" : "sharing_backend";
+}
+
+}  // namespace ananke
