@@ -20,12 +20,15 @@ constexpr std::int64_t columns_per_piece = 8192;  // of dweight, in shared memor
 
 std::int64_t row_blocks(std::int64_t rows) { return blocks_for(rows, rows_per_block); }
 
-// Rows of at most most_threads * held packs wait in registers: a thread has `held` of a row, blockDim.x apart.
-constexpr int held = 4;
+// Rows of at most most_threads * held packs wait in registers: a thread has `held` of a row, blockDim.x apart. The
+// backward pass holds three rows and a sum.
+constexpr int held = 4, held_backward = 2;
 
-bool fits_registers(std::int64_t packs) { return packs <= most_threads * held; }
+bool fits_registers(std::int64_t packs, int held_packs) { return packs <= most_threads * held_packs; }
 
-int threads_holding(std::int64_t packs) { return static_cast<int>((blocks_for(packs, held) + 31) / 32 * 32); }
+int threads_holding(std::int64_t packs, int held_packs) {
+  return static_cast<int>((blocks_for(packs, held_packs) + 31) / 32 * 32);
+}
 
 int threads_for(std::int64_t packs) {
   return static_cast<int>(std::clamp<std::int64_t>((packs + 31) / 32 * 32, 32, most_threads));
@@ -84,11 +87,11 @@ __global__ void __launch_bounds__(most_threads)
   __shared__ double scratch[32];
   const std::int64_t width = packs * N;
   const std::int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
-  Pack<float, N> dweight[held] = {};
+  Pack<float, N> dweight[held_backward] = {};
   for (std::int64_t t = begin; t < end; ++t) {
-    Pack<T, N> values[held], gradients[held], before[held];
+    Pack<T, N> values[held_backward], gradients[held_backward], before[held_backward];
 #pragma unroll
-    for (int u = 0; u < held; ++u) {
+    for (int u = 0; u < held_backward; ++u) {
       const std::int64_t i = threadIdx.x + u * blockDim.x, at = t * width + i * N;
       if (i >= packs) continue;
       values[u] = load<N>(h + at);
@@ -98,7 +101,7 @@ __global__ void __launch_bounds__(most_threads)
     const float r = inverse_rms[t];
     double product = 0;
 #pragma unroll
-    for (int u = 0; u < held; ++u) {
+    for (int u = 0; u < held_backward; ++u) {
       const std::int64_t i = threadIdx.x + u * blockDim.x;
       if (i >= packs) continue;
       const Pack<float, N> by = load_floats<N>(weight + i * N);
@@ -115,7 +118,7 @@ __global__ void __launch_bounds__(most_threads)
     const double inverse = r;
     const auto pull = static_cast<float>(inverse * inverse * inverse * product / static_cast<double>(width));
 #pragma unroll
-    for (int u = 0; u < held; ++u) {
+    for (int u = 0; u < held_backward; ++u) {
       const std::int64_t i = threadIdx.x + u * blockDim.x;
       if (i >= packs) continue;
       const Pack<float, N> by = load_floats<N>(weight + i * N);
@@ -129,7 +132,7 @@ __global__ void __launch_bounds__(most_threads)
     }
   }
 #pragma unroll
-  for (int u = 0; u < held; ++u) {
+  for (int u = 0; u < held_backward; ++u) {
     const std::int64_t i = threadIdx.x + u * blockDim.x;
     if (i < packs) store_floats<N>(partial + blockIdx.x * width + i * N, dweight[u]);
   }
@@ -252,11 +255,11 @@ void CudaAddRmsNorm::forward(Stream& stream, const Forward& a) {
     with_packs<T>(n.width, {a.x.data, a.delta.data, a.weight.data, a.h.data, a.y.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.width / N;
-      const bool holds = fits_registers(packs);
+      const bool holds = fits_registers(packs, held);
       const auto kernel = holds ? held_forward_kernel<N, T> : forward_kernel<N, T>;
-      kernel<<<static_cast<unsigned>(n.rows), holds ? threads_holding(packs) : threads_for(packs), 0, raw(stream)>>>(
-          packs, a.eps, data<const T>(a.x), data<const T>(a.delta), data<const float>(a.weight), data<T>(a.h),
-          data<T>(a.y), inverse);
+      kernel<<<static_cast<unsigned>(n.rows), holds ? threads_holding(packs, held) : threads_for(packs), 0,
+               raw(stream)>>>(packs, a.eps, data<const T>(a.x), data<const T>(a.delta), data<const float>(a.weight),
+                              data<T>(a.h), data<T>(a.y), inverse);
       ANANKE_CUDA_LAUNCHED("add_rms_norm forward");
     });
   });
@@ -280,8 +283,8 @@ void CudaAddRmsNorm::backward(Stream& stream, const Backward& a) {
     with_packs<T>(n.width, {a.h.data, a.weight.data, a.dy.data, a.dh_in.data, a.dh.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.width / N;
-      if (fits_registers(packs)) {
-        held_backward_kernel<N><<<grid.x, threads_holding(packs), 0, on>>>(
+      if (fits_registers(packs, held_backward)) {
+        held_backward_kernel<N><<<grid.x, threads_holding(packs, held_backward), 0, on>>>(
             n.rows, packs, data<const T>(a.h), data<const float>(a.weight), data<const T>(a.dy), data<const T>(a.dh_in),
             data<T>(a.dh), inverse, partial);
         ANANKE_CUDA_LAUNCHED(op);

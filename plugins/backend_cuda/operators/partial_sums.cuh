@@ -9,7 +9,7 @@
 
 namespace ananke::cuda {
 
-inline constexpr int sum_columns = 32, sum_groups = 8;  // of a block
+inline constexpr int sum_columns = 32, sum_groups = 32;  // of a block
 
 // sum[width] += the rows of `partial` (`stride` elements apart), in f64: thread (x, y) adds the rows y, y + sum_groups,
 // ... of a column, and the first of a column the sums of all of them, in their order.

@@ -58,20 +58,29 @@ __global__ void landing_sum_kernel(std::int64_t ranks, std::int64_t packs, bool 
   store(sum + i * N, out);
 }
 
+constexpr int tile_threads = 512;  // of what turns blocks of 128 x 128 to fp8 and back
+constexpr int per_thread = Wire::block * Wire::block / tile_threads;  // elements
+
+__device__ __forceinline__ unsigned magnitude(float x) { return __float_as_uint(x) & 0x7fffffff; }  // ordered as |x| is
+__device__ __forceinline__ bool is_finite(float x) { return magnitude(x) < 0x7f800000; }
+
 // e4m3 of numbers of at most 448, or not finite, which give NaN; to the nearest, ties to even.
-template <int N>
-__device__ __forceinline__ Pack<unsigned char, N> e4m3_of(const Pack<float, N>& x) {
-  Pack<unsigned char, N> codes;
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const bool finite = (__float_as_uint(x.at[j]) & 0x7fffffff) < 0x7f800000;
-    codes.at[j] = finite ? __nv_cvt_float_to_fp8(x.at[j], __NV_SATFINITE, __NV_E4M3) : 0x7f;
-  }
+__device__ __forceinline__ unsigned char e4m3_of(float x) {
+  return is_finite(x) ? __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3) : 0x7f;
+}
+// Two at once, which is one instruction; the first in the low byte.
+__device__ __forceinline__ unsigned e4m3_of(float x, float y) {
+  unsigned codes = __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+  if (!is_finite(x)) codes = (codes & 0xff00) | 0x7f;
+  if (!is_finite(y)) codes = (codes & 0x00ff) | 0x7f00;
   return codes;
 }
 
 __device__ __forceinline__ float from_e4m3(unsigned char code) {
   return __half2float(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3));
+}
+__device__ __forceinline__ float2 from_two_e4m3(unsigned codes) {
+  return __half22float2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3));
 }
 
 // Exponent + 127 of the smallest power of two s with largest / s <= 448 = 0.875 x 2^9.
@@ -97,31 +106,38 @@ __device__ std::int64_t scales_in(const Wire::BlockPiece& piece) {
   return ((piece.begin + piece.count - 1) / rows - piece.begin / rows + 1) * across(piece);
 }
 
+// Blocks of a piece are counted in 32 bits: each has 16 Ki elements.
 __device__ BlockPlace place_of(const Wire::BlockPiece& piece, std::int64_t scale) {
-  const std::int64_t row = piece.begin / piece.columns / Wire::block + scale / across(piece);
-  const std::int64_t column = scale % across(piece) * Wire::block;
+  const auto index = static_cast<unsigned>(scale), in_row = static_cast<unsigned>(across(piece));
+  const std::int64_t row = piece.begin / piece.columns / Wire::block + index / in_row;
+  const std::int64_t column = static_cast<std::int64_t>(index % in_row) * Wire::block;
   return {row * Wire::block, column, min(static_cast<std::int64_t>(Wire::block), piece.columns - column)};
 }
 
-// Threads take N columns at once, so many of one row. Of thread `threadIdx.x`, its `index`-th pack of a block: place
-// within the piece, or -1 where the piece has none.
+// A thread's packs of N columns of one block, equally far apart.
 template <int N>
-__device__ std::int64_t pack_of(const Wire::BlockPiece& piece, const BlockPlace& place, int index) {
-  constexpr int across_block = Wire::block / N;
-  const std::int64_t column = threadIdx.x % across_block * N;
-  const std::int64_t row = place.first_row + threadIdx.x / across_block + index * (threads / across_block);
-  const std::int64_t at = row * piece.columns + place.first_column + column - piece.begin;
-  return column < place.columns && at >= 0 && at < piece.count ? at : -1;
-}
+struct ThreadPacks {
+  static constexpr int count = per_thread / N, in_row = Wire::block / N, rows = tile_threads / in_row;
+  std::int64_t first, step, size;
+  __device__ ThreadPacks(const Wire::BlockPiece& piece, const BlockPlace& place) {
+    const std::int64_t column = threadIdx.x % in_row * N, row = place.first_row + threadIdx.x / in_row;
+    first = row * piece.columns + place.first_column + column - piece.begin;
+    step = rows * piece.columns;
+    size = column < place.columns ? piece.count : 0;
+  }
+  // Place within the piece, or -1 where the piece has none.
+  __device__ std::int64_t at(int index) const {
+    const std::int64_t place = first + index * step;
+    return place >= 0 && place < size ? place : -1;
+  }
+};
 
-constexpr int per_thread = Wire::block * Wire::block / threads;  // elements
-
-// Whether packs of 4 are whole and lie where they can be accessed at once.
-template <class T>
-__device__ bool in_fours(const Wire::BlockPiece& piece, const T* values, const unsigned char* bytes) {
+// Whether packs of N are whole and lie where they can be accessed at once.
+template <int N, class T>
+__device__ bool in_packs(const Wire::BlockPiece& piece, const T* values, const unsigned char* bytes) {
   const std::int64_t sizes = piece.columns | piece.begin | piece.count;
-  return sizes % 4 == 0 && reinterpret_cast<std::uintptr_t>(values + piece.values) % (4 * sizeof(T)) == 0 &&
-         reinterpret_cast<std::uintptr_t>(bytes + piece.codes) % 4 == 0;
+  return sizes % N == 0 && reinterpret_cast<std::uintptr_t>(values + piece.values) % (N * sizeof(T)) == 0 &&
+         reinterpret_cast<std::uintptr_t>(bytes + piece.codes) % N == 0;
 }
 
 __device__ bool lies_inside(const Wire::BlockPiece& piece, std::int64_t index, std::int64_t values, std::int64_t bytes,
@@ -135,109 +151,152 @@ __device__ bool lies_inside(const Wire::BlockPiece& piece, std::int64_t index, s
   return good;
 }
 
-// The largest of the block's numbers in every thread.
-__device__ unsigned largest_of(unsigned mine, unsigned* per_warp) {
-  mine = __reduce_max_sync(0xffffffffu, mine);
-  __syncthreads();  // who still reads `per_warp`
-  if (threadIdx.x % 32 == 0) per_warp[threadIdx.x / 32] = mine;
-  __syncthreads();
+// Where a block's threads agree on its scale.
+struct ScaleOf {
+  unsigned* per_warp;  // shared
+  unsigned char* scale;
+
+  // From the largest finite magnitude of each thread's numbers; gives what they are multiplied by.
+  __device__ float take(unsigned mine) const {
+    mine = __reduce_max_sync(0xffffffffu, mine);
+    __syncthreads();  // who still reads `per_warp`
+    if (threadIdx.x % 32 == 0) per_warp[threadIdx.x / 32] = mine;
+    __syncthreads();
+    unsigned most = 0;
+    for (int w = 0; w < tile_threads / 32; ++w) most = max(most, per_warp[w]);
+    const int exponent = scale_of(__uint_as_float(most));
+    if (threadIdx.x == 0) *scale = static_cast<unsigned char>(exponent);
+    return ldexpf(1.0f, 127 - exponent);
+  }
+};
+
+// Values wait in registers for the scale.
+__device__ void quantise_block(const ThreadPacks<4>& packs, const float* values, unsigned char* codes,
+                               const ScaleOf& scale) {
+  constexpr int count = ThreadPacks<4>::count;
+  Pack<float, 4> x[count];
   unsigned most = 0;
-  for (int w = 0; w < threads / 32; ++w) most = max(most, per_warp[w]);
-  return most;
-}
-
-// Blocks of one piece; blockIdx.y strides over them. Values wait in registers for the scale.
-template <int N>
-__device__ void quantise_piece(const Wire::BlockPiece& piece, const float* values, unsigned char* bytes,
-                               unsigned* per_warp) {
-  constexpr int packs = per_thread / N;
-  const std::int64_t scales = scales_in(piece);
-  for (std::int64_t scale = blockIdx.y; scale < scales; scale += gridDim.y) {
-    const BlockPlace place = place_of(piece, scale);
-    Pack<float, N> x[packs];
-    unsigned most = 0;  // magnitudes are ordered as their bits are
 #pragma unroll
-    for (int i = 0; i < packs; ++i) {
-      const std::int64_t at = pack_of<N>(piece, place, i);
-      x[i] = at < 0 ? Pack<float, N>{} : load<N>(values + piece.values + at);
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t at = packs.at(i);
+    x[i] = at < 0 ? Pack<float, 4>{} : load<4>(values + at);
+  }
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const unsigned size = __float_as_uint(x[i].at[j]) & 0x7fffffff;
-        most = max(most, size < 0x7f800000 ? size : 0u);
-      }
-    }
-    const int exponent = scale_of(__uint_as_float(largest_of(most, per_warp)));
-    if (threadIdx.x == 0) bytes[piece.scales + scale] = static_cast<unsigned char>(exponent);
-    const float inverse = ldexpf(1.0f, 127 - exponent);
+  for (int i = 0; i < count; ++i) {
 #pragma unroll
-    for (int i = 0; i < packs; ++i) {
-      const std::int64_t at = pack_of<N>(piece, place, i);
-      if (at < 0) continue;
+    for (int j = 0; j < 4; ++j) most = max(most, is_finite(x[i].at[j]) ? magnitude(x[i].at[j]) : 0u);
+  }
+  const float by = scale.take(most);
 #pragma unroll
-      for (int j = 0; j < N; ++j) x[i].at[j] = __fmul_rn(x[i].at[j], inverse);
-      store(bytes + piece.codes + at, e4m3_of<N>(x[i]));
-    }
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t at = packs.at(i);
+    if (at < 0) continue;
+    const unsigned low = e4m3_of(__fmul_rn(x[i].at[0], by), __fmul_rn(x[i].at[1], by));
+    const unsigned high = e4m3_of(__fmul_rn(x[i].at[2], by), __fmul_rn(x[i].at[3], by));
+    *reinterpret_cast<unsigned*>(codes + at) = low | high << 16;
   }
 }
 
-// A code times its scale is exact in bf16, too, so T is only how it is stored.
+// The same one by one, each read twice.
+__device__ void quantise_block(const ThreadPacks<1>& packs, const float* values, unsigned char* codes,
+                               const ScaleOf& scale) {
+  unsigned most = 0;
+#pragma unroll 1
+  for (int i = 0; i < ThreadPacks<1>::count; ++i) {
+    const std::int64_t at = packs.at(i);
+    if (at >= 0 && is_finite(values[at])) most = max(most, magnitude(values[at]));
+  }
+  const float by = scale.take(most);
+#pragma unroll 1
+  for (int i = 0; i < ThreadPacks<1>::count; ++i) {
+    const std::int64_t at = packs.at(i);
+    if (at >= 0) codes[at] = e4m3_of(__fmul_rn(values[at], by));
+  }
+}
+
+// A code times its scale is exact in bf16, too, so T is only how it is stored: N of them in 16 bytes.
 template <int N, class T>
-__device__ void dequantise_piece(const Wire::BlockPiece& piece, const unsigned char* bytes, T* values) {
-  constexpr int packs = per_thread / N;
-  const std::int64_t scales = scales_in(piece);
-  for (std::int64_t scale = blockIdx.y; scale < scales; scale += gridDim.y) {
-    const BlockPlace place = place_of(piece, scale);
-    const float by = ldexpf(1.0f, bytes[piece.scales + scale] - 127);
-    Pack<unsigned char, N> codes[packs];
+__device__ void dequantise_block(const ThreadPacks<N>& packs, const unsigned char* codes, float by, T* values) {
+  constexpr int count = ThreadPacks<N>::count, words = N / 4;
+  Pack<unsigned, words> from[count];
 #pragma unroll
-    for (int i = 0; i < packs; ++i) {
-      const std::int64_t at = pack_of<N>(piece, place, i);
-      if (at >= 0) codes[i] = load<N>(bytes + piece.codes + at);
-    }
-#pragma unroll
-    for (int i = 0; i < packs; ++i) {
-      const std::int64_t at = pack_of<N>(piece, place, i);
-      if (at < 0) continue;
-      Pack<T, N> x;
-#pragma unroll
-      for (int j = 0; j < N; ++j) x.at[j] = from_float<T>(__fmul_rn(from_e4m3(codes[i].at[j]), by));
-      store(values + piece.values + at, x);
-    }
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t at = packs.at(i);
+    from[i] = at < 0 ? Pack<unsigned, words>{} : load<words>(reinterpret_cast<const unsigned*>(codes + at));
   }
-}
-
-// blockIdx.x: the piece. The bounds keep several blocks on an SM.
-__global__ void __launch_bounds__(threads, 2)
-    quantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
-                    const float* values, unsigned char* bytes, FaultSink faults) {
-  __shared__ unsigned per_warp[threads / 32];
-  const Wire::BlockPiece piece = pieces[blockIdx.x];
-  if (!lies_inside(piece, blockIdx.x, values_size, bytes_size, faults)) return;
-  if (in_fours(piece, values, bytes)) {
-    quantise_piece<4>(piece, values, bytes, per_warp);
-  } else {
-    quantise_piece<1>(piece, values, bytes, per_warp);
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t at = packs.at(i);
+    if (at < 0) continue;
+    Pack<T, N> x;
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      const float2 two = from_two_e4m3(from[i].at[j / 4] >> (j % 4 * 8));
+      x.at[j] = from_float<T>(__fmul_rn(two.x, by));
+      x.at[j + 1] = from_float<T>(__fmul_rn(two.y, by));
+    }
+    store(values + at, x);
   }
 }
 
 template <class T>
-__global__ void __launch_bounds__(threads, 3)
-    dequantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
-                      const unsigned char* bytes, T* values, FaultSink faults) {
-  const Wire::BlockPiece piece = pieces[blockIdx.x];
-  if (!lies_inside(piece, blockIdx.x, values_size, bytes_size, faults)) return;
-  if (in_fours(piece, values, bytes)) {
-    dequantise_piece<4>(piece, bytes, values);
-  } else {
-    dequantise_piece<1>(piece, bytes, values);
+__device__ void dequantise_block(const ThreadPacks<1>& packs, const unsigned char* codes, float by, T* values) {
+#pragma unroll 1
+  for (int i = 0; i < ThreadPacks<1>::count; ++i) {
+    const std::int64_t at = packs.at(i);
+    if (at >= 0) values[at] = from_float<T>(__fmul_rn(from_e4m3(codes[at]), by));
   }
 }
 
-// Pieces by their number; blocks of a piece as if all pieces were equal, at least one.
+// blockIdx.x: the piece; blockIdx.y strides over its blocks. The bounds keep several blocks on an SM.
+__global__ void __launch_bounds__(tile_threads, 2)
+    quantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
+                    const float* values, unsigned char* bytes, FaultSink faults) {
+  __shared__ unsigned per_warp[tile_threads / 32];
+  const Wire::BlockPiece piece = pieces[blockIdx.x];
+  if (!lies_inside(piece, blockIdx.x, values_size, bytes_size, faults)) return;
+  const bool packed = in_packs<4>(piece, values, bytes);
+  const std::int64_t scales = scales_in(piece);
+  for (std::int64_t i = blockIdx.y; i < scales; i += gridDim.y) {
+    const BlockPlace place = place_of(piece, i);
+    const ScaleOf scale{per_warp, bytes + piece.scales + i};
+    if (packed) {
+      quantise_block(ThreadPacks<4>(piece, place), values + piece.values, bytes + piece.codes, scale);
+    } else {
+      quantise_block(ThreadPacks<1>(piece, place), values + piece.values, bytes + piece.codes, scale);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(tile_threads, sizeof(T) == 2 ? 3 : 2)
+    dequantise_kernel(std::int64_t values_size, std::int64_t bytes_size, const Wire::BlockPiece* pieces,
+                      const unsigned char* bytes, T* values, FaultSink faults) {
+  constexpr int N = 16 / sizeof(T);
+  const Wire::BlockPiece piece = pieces[blockIdx.x];
+  if (!lies_inside(piece, blockIdx.x, values_size, bytes_size, faults)) return;
+  const bool packed = in_packs<N>(piece, values, bytes);
+  const std::int64_t scales = scales_in(piece);
+  for (std::int64_t i = blockIdx.y; i < scales; i += gridDim.y) {
+    const BlockPlace place = place_of(piece, i);
+    const float by = ldexpf(1.0f, bytes[piece.scales + i] - 127);
+    if (packed) {
+      dequantise_block(ThreadPacks<N>(piece, place), bytes + piece.codes, by, values + piece.values);
+    } else {
+      dequantise_block(ThreadPacks<1>(piece, place), bytes + piece.codes, by, values + piece.values);
+    }
+  }
+}
+
+// Pieces by their number; blocks of a piece as if all pieces were equal: one each, and where there are many, up to
+// eight for each block of threads, which looks at its piece once.
 dim3 grid_of(const TensorView& pieces, const TensorView& values) {
+  constexpr std::int64_t enough = 2048;  // blocks of threads
   const std::int64_t count = pieces.shape[0], blocks = blocks_for(values.elements(), Wire::block * Wire::block);
+  const std::int64_t each = blocks_for(blocks, count);
+  const std::int64_t fewest = std::max(blocks_for(each, 8), blocks_for(enough, count));
   return {static_cast<unsigned>(count),
-          static_cast<unsigned>(std::clamp<std::int64_t>(blocks_for(blocks, count), 1, 65535))};
+          static_cast<unsigned>(std::clamp<std::int64_t>(std::min(each, fewest), 1, 65535))};
 }
 
 const Wire::BlockPiece* pieces_in(const TensorView& table) {
@@ -299,9 +358,9 @@ void CudaWire::landing_sum(Stream& stream, const LandingSum& a) {
 void CudaWire::quantise(Stream& stream, const TensorView& pieces, const TensorView& values, const TensorView& bytes) {
   arguments::check_pieces("quantise", pieces, values, bytes);
   if (pieces.shape[0] == 0) return;
-  quantise_kernel<<<grid_of(pieces, values), threads, 0, raw(stream)>>>(values.elements(), bytes.elements(),
-                                                                        pieces_in(pieces), data<const float>(values),
-                                                                        data<unsigned char>(bytes), faults_.sink());
+  quantise_kernel<<<grid_of(pieces, values), tile_threads, 0, raw(stream)>>>(
+      values.elements(), bytes.elements(), pieces_in(pieces), data<const float>(values), data<unsigned char>(bytes),
+      faults_.sink());
   ANANKE_CUDA_LAUNCHED("quantise");
 }
 
@@ -311,7 +370,7 @@ void CudaWire::dequantise(Stream& stream, const TensorView& pieces, const Tensor
   if (pieces.shape[0] == 0) return;
   with_elements(elements, [&](auto element) {
     using T = decltype(element);
-    dequantise_kernel<<<grid_of(pieces, values), threads, 0, raw(stream)>>>(
+    dequantise_kernel<<<grid_of(pieces, values), tile_threads, 0, raw(stream)>>>(
         values.elements(), bytes.elements(), pieces_in(pieces), data<const unsigned char>(bytes), data<T>(values),
         faults_.sink());
     ANANKE_CUDA_LAUNCHED("dequantise");
