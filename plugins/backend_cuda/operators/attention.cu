@@ -3,6 +3,7 @@
 #include "plugins/backend_cuda/operators/attention_parts.h"
 #include "plugins/backend_cuda/operators/elements.cuh"
 #include "plugins/backend_cuda/operators/faults.cuh"
+#include "plugins/backend_cuda/operators/floats.cuh"
 #include "plugins/backend_cuda/operators/partial_sums.cuh"
 #include "plugins/backend_cuda/operators/reduce.cuh"
 
@@ -30,7 +31,29 @@ AttentionScratch layout_scratch(Carve& carve, const Attention::Sizes& s, DType e
 namespace {
 
 constexpr int threads = 256, warps = threads / 32, scan_threads = 1024;
-constexpr int most_pairs = most_head_dim / 2 / 32;  // of a lane
+
+// How the two halves of a head's row lie on `Lanes` neighbouring lanes: of each half, a lane has `Packs` packs of N
+// elements, Lanes packs apart.
+template <int N_, int Lanes, int Packs>
+struct RowShape {
+  static constexpr int N = N_, lanes = Lanes, packs = Packs;
+  static constexpr int rows = threads / Lanes;  // of a block
+};
+
+// body(RowShape{}): packs of 16 bytes where heads are of a usual size and `addresses` (of T) and `floats` allow it.
+template <class T, class Body>
+void with_row_shape(std::int64_t dim, std::initializer_list<const void*> addresses,
+                    std::initializer_list<const void*> floats, const Body& body) {
+  constexpr int N = 16 / sizeof(T);
+  const bool fits = packs_fit<T, N>(dim / 2, addresses) && packs_fit<float, 4>(4, floats);
+  if (fits && dim / 2 == 8 * N) {
+    body(RowShape<N, 8, 1>{});
+  } else if (fits && dim / 2 == 16 * N) {
+    body(RowShape<N, 16, 1>{});
+  } else {
+    body(RowShape<1, 32, most_head_dim / 2 / 32>{});
+  }
+}
 
 // One block: a running sum of the segments' tiles, and the checks of the offsets, which the call could not see.
 __global__ void __launch_bounds__(scan_threads)
@@ -80,7 +103,7 @@ struct Rotation {
   const std::int32_t* positions;
 };
 
-// The rows of q, then those of k, of each token. A warp each.
+// The rows of q, then those of k, of each token.
 template <class T>
 struct Heads {
   std::int64_t query_heads, key_heads;
@@ -110,36 +133,62 @@ struct HeadRow {
   }
 };
 
-template <class T>
-__global__ void rotate_kernel(std::int64_t rows, Heads<T> n, Rotation rotation, double eps, bool fresh, T* q, T* k,
-                              FaultSink faults) {
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
-  if (index >= rows) return;
-  const int lane = threadIdx.x % 32, half = n.dim / 2;
-  const HeadRow<T> row(n, index);
+template <class T, int N>
+struct Halves {
+  Pack<T, N> first, second;
+};
+
+// S::lanes lanes per row. Lanes behind the last row go along, for the sums of their warp.
+template <class S, class T>
+__global__ void __launch_bounds__(threads) rotate_kernel(std::int64_t rows, Heads<T> n, Rotation rotation, double eps,
+                                                         bool fresh, T* q, T* k, FaultSink faults) {
+  constexpr int N = S::N;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * S::rows + threadIdx.x / S::lanes;
+  const bool exists = index < rows;
+  const int lane = threadIdx.x % S::lanes, half = n.dim / 2;
+  const HeadRow<T> row(n, exists ? index : rows - 1);
   const std::int64_t position = rotation.positions[row.token];
-  if (position < 0 || position >= rotation.cached) {
-    if (lane == 0) report(faults, Fault::position, position, row.token, rotation.cached);
-    return;
-  }
-  if (fresh) {
-    double squares = 0;
-    for (int i = lane; i < n.dim; i += 32) {
-      const double value = to_float(row.from[i]);
-      squares += value * value;
+  const bool known = position >= 0 && position < rotation.cached;
+  if (exists && !known && lane == 0) report(faults, Fault::position, position, row.token, rotation.cached);
+  Halves<T, N> x[S::packs];
+  float squares = 0;
+#pragma unroll
+  for (int p = 0; p < S::packs; ++p) {
+    const int i = (lane + S::lanes * p) * N;
+    if (i >= half) continue;
+    x[p] = {load<N>(row.from + i), load<N>(row.from + half + i)};
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float a = to_float(x[p].first.at[j]), b = to_float(x[p].second.at[j]);
+      squares += a * a + b * b;
     }
-    squares = warp_sum(squares);
-    if (lane == 0) *row.inverse = static_cast<float>(1 / sqrt(squares / n.dim + eps));
-    __syncwarp();
   }
-  const float inverse = *row.inverse;
+  float inverse;
+  if (fresh) {
+    inverse = static_cast<float>(1 / sqrt(warp_sum<S::lanes>(static_cast<double>(squares)) / n.dim + eps));
+    if (exists && lane == 0) *row.inverse = inverse;
+  } else {
+    inverse = *row.inverse;
+  }
+  if (!exists || !known) return;
   T* out = (row.is_query ? q : k) + row.at;
-  for (int i = lane; i < half; i += 32) {
-    const float cosine = rotation.cosine[position * half + i], sine = rotation.sine[position * half + i];
-    const float a = to_float(row.from[i]) * inverse * row.weight[i];
-    const float b = to_float(row.from[i + half]) * inverse * row.weight[i + half];
-    out[i] = from_float<T>(a * cosine - b * sine);
-    out[i + half] = from_float<T>(b * cosine + a * sine);
+#pragma unroll
+  for (int p = 0; p < S::packs; ++p) {
+    const int i = (lane + S::lanes * p) * N;
+    if (i >= half) continue;
+    const Pack<float, N> cosine = load_floats<N>(rotation.cosine + position * half + i),
+                         sine = load_floats<N>(rotation.sine + position * half + i),
+                         first_by = load_floats<N>(row.weight + i), second_by = load_floats<N>(row.weight + half + i);
+    Halves<T, N> y;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float a = to_float(x[p].first.at[j]) * inverse * first_by.at[j];
+      const float b = to_float(x[p].second.at[j]) * inverse * second_by.at[j];
+      y.first.at[j] = from_float<T>(a * cosine.at[j] - b * sine.at[j]);
+      y.second.at[j] = from_float<T>(b * cosine.at[j] + a * sine.at[j]);
+    }
+    store(out + i, y.first);
+    store(out + half + i, y.second);
   }
 }
 
@@ -156,62 +205,100 @@ __global__ void delta_kernel(std::int64_t rows, int dim, const T* o, const T* d_
   if (threadIdx.x % 32 == 0) delta[row] = static_cast<float>(sum);
 }
 
-// One row's gradient, turned back and taken through the norm, in place; its part of the weight's gradient is added to
-// dweight (shared memory of this warp).
+// Rows of queries or of keys.
 template <class T>
-__device__ void unrotate_row(const Heads<T>& n, const Rotation& rotation, const HeadRow<T>& row, T* gradient,
-                             float* dweight) {
-  const int lane = threadIdx.x % 32, half = n.dim / 2;
-  const std::int64_t position = rotation.positions[row.token];
-  if (position < 0 || position >= rotation.cached) return;  // told by rotate_kernel
-  float a[most_pairs], b[most_pairs];
-  double product = 0;
+struct HeadRows {
+  std::int64_t tokens, heads;
+  int dim;
+  const T* from;
+  const float *weight, *inverse;
+  T* gradient;
+};
+
+// Gradients of rotated rows, turned back and taken through the norm, in place; `sums`: what each lane's columns have in
+// the weight's gradient.
+template <class S, class T>
+__device__ void unrotate_rows(const HeadRows<T>& n, const Rotation& rotation, Halves<float, S::N> (&sums)[S::packs]) {
+  constexpr int N = S::N;
+  const int lane = threadIdx.x % S::lanes, half = n.dim / 2;
+  const std::int64_t begin = blockIdx.x * tokens_per_part * n.heads,
+                     end = min(begin + tokens_per_part * n.heads, n.tokens * n.heads);
+  for (std::int64_t first = begin; first < end; first += S::rows) {  // as often for all lanes: they add up together
+    const std::int64_t own = first + threadIdx.x / S::lanes, row = min(own, end - 1);
+    const std::int64_t position = rotation.positions[row / n.heads];
+    const bool known = position >= 0 && position < rotation.cached;  // told by rotate_kernel
+    const std::int64_t place = known ? position * half : 0;
+    const T* from = n.from + row * n.dim;
+    T* gradient = n.gradient + row * n.dim;
+    Halves<T, N> x[S::packs];
+    Halves<float, N> d[S::packs];
+    float product = 0;
 #pragma unroll
-  for (int p = 0; p < most_pairs; ++p) {
-    const int i = lane + 32 * p;
-    if (i >= half) continue;
-    const float cosine = rotation.cosine[position * half + i], sine = rotation.sine[position * half + i];
-    const float first = to_float(gradient[i]), second = to_float(gradient[i + half]);
-    a[p] = first * cosine + second * sine;
-    b[p] = second * cosine - first * sine;
-    product += static_cast<double>(row.weight[i] * a[p]) * static_cast<double>(to_float(row.from[i])) +
-               static_cast<double>(row.weight[i + half] * b[p]) * static_cast<double>(to_float(row.from[i + half]));
-  }
-  product = warp_sum(product);
-  const float inverse = *row.inverse;
-  const double r = inverse;
-  const auto pull = static_cast<float>(r * r * r * product / n.dim);
+    for (int p = 0; p < S::packs; ++p) {
+      const int i = (lane + S::lanes * p) * N;
+      if (i >= half) continue;
+      x[p] = {load<N>(from + i), load<N>(from + half + i)};
+      const Halves<T, N> dy{load<N>(gradient + i), load<N>(gradient + half + i)};
+      const Pack<float, N> cosine = load_floats<N>(rotation.cosine + place + i),
+                           sine = load_floats<N>(rotation.sine + place + i), first_by = load_floats<N>(n.weight + i),
+                           second_by = load_floats<N>(n.weight + half + i);
 #pragma unroll
-  for (int p = 0; p < most_pairs; ++p) {
-    const int i = lane + 32 * p;
-    if (i >= half) continue;
-    const float first = to_float(row.from[i]), second = to_float(row.from[i + half]);
-    gradient[i] = from_float<T>(inverse * row.weight[i] * a[p] - first * pull);
-    gradient[i + half] = from_float<T>(inverse * row.weight[i + half] * b[p] - second * pull);
-    dweight[i] += a[p] * first * inverse;
-    dweight[i + half] += b[p] * second * inverse;
+      for (int j = 0; j < N; ++j) {
+        const float a = to_float(dy.first.at[j]), b = to_float(dy.second.at[j]);
+        d[p].first.at[j] = a * cosine.at[j] + b * sine.at[j];
+        d[p].second.at[j] = b * cosine.at[j] - a * sine.at[j];
+        product += first_by.at[j] * d[p].first.at[j] * to_float(x[p].first.at[j]) +
+                   second_by.at[j] * d[p].second.at[j] * to_float(x[p].second.at[j]);
+      }
+    }
+    const double total = warp_sum<S::lanes>(static_cast<double>(product));
+    if (own >= end || !known) continue;
+    const float inverse = n.inverse[row];
+    const double r = inverse;
+    const auto pull = static_cast<float>(r * r * r * total / n.dim);
+#pragma unroll
+    for (int p = 0; p < S::packs; ++p) {
+      const int i = (lane + S::lanes * p) * N;
+      if (i >= half) continue;
+      const Pack<float, N> first_by = load_floats<N>(n.weight + i), second_by = load_floats<N>(n.weight + half + i);
+      Halves<T, N> dx;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float a = to_float(x[p].first.at[j]), b = to_float(x[p].second.at[j]);
+        dx.first.at[j] = from_float<T>(inverse * first_by.at[j] * d[p].first.at[j] - a * pull);
+        dx.second.at[j] = from_float<T>(inverse * second_by.at[j] * d[p].second.at[j] - b * pull);
+        sums[p].first.at[j] += d[p].first.at[j] * a * inverse;
+        sums[p].second.at[j] += d[p].second.at[j] * b * inverse;
+      }
+      store(gradient + i, dx.first);
+      store(gradient + half + i, dx.second);
+    }
   }
 }
 
-// A block per tokens_per_part tokens. parts: [blocks, 2, D].
-template <class T>
-__global__ void unrotate_kernel(std::int64_t rows, Heads<T> n, Rotation rotation, T* dq, T* dk, float* parts) {
-  extern __shared__ float sums[];  // [warps, 2, D]
-  const int warp = threadIdx.x / 32;
-  for (int i = threadIdx.x; i < warps * 2 * n.dim; i += threads) sums[i] = 0;
-  __syncthreads();
-  const std::int64_t per_block = tokens_per_part * (n.query_heads + n.key_heads);
-  const std::int64_t begin = blockIdx.x * per_block, end = min(begin + per_block, rows);
-  for (std::int64_t index = begin + warp; index < end; index += warps) {
-    const HeadRow<T> row(n, index);
-    unrotate_row(n, rotation, row, (row.is_query ? dq : dk) + row.at,
-                 sums + (warp * 2 + (row.is_query ? 0 : 1)) * n.dim);
+// A block per tokens_per_part tokens; blockIdx.y: 0 queries, 1 keys. parts: [blocks, 2, D].
+template <class S, class T>
+__global__ void __launch_bounds__(threads)
+    unrotate_kernel(HeadRows<T> queries, HeadRows<T> keys, Rotation rotation, float* parts) {
+  constexpr int N = S::N;
+  extern __shared__ float shared[];  // [S::rows, D]
+  const HeadRows<T> n = blockIdx.y == 0 ? queries : keys;
+  const int lane = threadIdx.x % S::lanes, half = n.dim / 2;
+  Halves<float, N> sums[S::packs] = {};
+  unrotate_rows<S>(n, rotation, sums);
+  float* own = shared + threadIdx.x / S::lanes * n.dim;
+#pragma unroll
+  for (int p = 0; p < S::packs; ++p) {
+    const int i = (lane + S::lanes * p) * N;
+    if (i >= half) continue;
+    store_floats<N>(own + i, sums[p].first);
+    store_floats<N>(own + half + i, sums[p].second);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < 2 * n.dim; i += threads) {
+  for (int i = threadIdx.x; i < n.dim; i += threads) {
     float total = 0;
-    for (int w = 0; w < warps; ++w) total += sums[w * 2 * n.dim + i];
-    parts[blockIdx.x * 2 * n.dim + i] = total;
+    for (int row = 0; row < S::rows; ++row) total += shared[row * n.dim + i];
+    parts[(blockIdx.x * 2 + blockIdx.y) * n.dim + i] = total;
   }
 }
 
@@ -227,7 +314,13 @@ Rotation rotation_of(const Attention::Inputs& in) {
           data<const std::int32_t>(in.positions)};
 }
 
-std::int64_t rows_of(const AttentionCall& call) { return call.n.tokens * (call.n.query_heads + call.n.key_heads); }
+// With what rotated rows and their gradients are read from and written to.
+template <class T, class Body>
+void with_shape(const AttentionCall& call, const Attention::Inputs& in, const void* q, const void* k,
+                const Body& body) {
+  with_row_shape<T>(call.n.head_dim, {in.q.data, in.k.data, q, k},
+                    {in.q_norm.data, in.k_norm.data, in.cosine.data, in.sine.data}, body);
+}
 
 }  // namespace
 
@@ -238,11 +331,14 @@ void prepare(const AttentionCall& call, const Attention::Inputs& in, bool fresh)
   ANANKE_CUDA_LAUNCHED("attention: tiles");
   with_elements(call.elements, [&](auto element) {
     using T = decltype(element);
-    const std::int64_t rows = rows_of(call);
-    rotate_kernel<<<static_cast<unsigned>(blocks_for(rows, warps)), threads, 0, call.stream>>>(
-        rows, heads_of<T>(call, in), rotation_of(in), in.eps, fresh, static_cast<T*>(call.scratch.q),
-        static_cast<T*>(call.scratch.k), call.faults);
-    ANANKE_CUDA_LAUNCHED("attention: norms and rotation");
+    const std::int64_t rows = call.n.tokens * (call.n.query_heads + call.n.key_heads);
+    with_shape<T>(call, in, call.scratch.q, call.scratch.k, [&](auto shape) {
+      using S = decltype(shape);
+      rotate_kernel<S, T><<<static_cast<unsigned>(blocks_for(rows, S::rows)), threads, 0, call.stream>>>(
+          rows, heads_of<T>(call, in), rotation_of(in), in.eps, fresh, static_cast<T*>(call.scratch.q),
+          static_cast<T*>(call.scratch.k), call.faults);
+      ANANKE_CUDA_LAUNCHED("attention: norms and rotation");
+    });
   });
 }
 
@@ -258,13 +354,18 @@ void take_delta(const AttentionCall& call, const Attention::Backward& a) {
 
 void unrotate(const AttentionCall& call, const Attention::Backward& a) {
   const std::int64_t parts = blocks_for(call.n.tokens, tokens_per_part), dim = call.n.head_dim;
-  const std::size_t shared = static_cast<std::size_t>(warps * 2 * dim) * sizeof(float);
   with_elements(call.elements, [&](auto element) {
     using T = decltype(element);
-    unrotate_kernel<<<static_cast<unsigned>(parts), threads, shared, call.stream>>>(
-        rows_of(call), heads_of<T>(call, a.in), rotation_of(a.in), data<T>(a.dq), data<T>(a.dk),
-        call.scratch.norm_parts);
-    ANANKE_CUDA_LAUNCHED("attention backward: norms");
+    const Heads<T> n = heads_of<T>(call, a.in);
+    const HeadRows<T> queries{call.n.tokens, n.query_heads, n.dim, n.q, n.q_norm, n.inverse_q, data<T>(a.dq)};
+    const HeadRows<T> keys{call.n.tokens, n.key_heads, n.dim, n.k, n.k_norm, n.inverse_k, data<T>(a.dk)};
+    with_shape<T>(call, a.in, a.dq.data, a.dk.data, [&](auto shape) {
+      using S = decltype(shape);
+      const std::size_t shared = static_cast<std::size_t>(S::rows * dim) * sizeof(float);
+      unrotate_kernel<S, T><<<dim3(static_cast<unsigned>(parts), 2), threads, shared, call.stream>>>(
+          queries, keys, rotation_of(a.in), call.scratch.norm_parts);
+      ANANKE_CUDA_LAUNCHED("attention backward: norms");
+    });
   });
   add_partial_sums(call.stream, parts, dim, 2 * dim, call.scratch.norm_parts, data<float>(a.dq_norm));
   add_partial_sums(call.stream, parts, dim, 2 * dim, call.scratch.norm_parts + dim, data<float>(a.dk_norm));
