@@ -17,7 +17,7 @@ namespace {
 
 using Sizes = Router::Sizes;
 
-constexpr int tokens_per_warp = 8, most_warps = 4;
+constexpr int tokens_per_warp = 4, most_warps = 4;
 constexpr int backward_warps = 8;
 constexpr float epsilon = 1e-20f;
 constexpr int statistics_warps = 8;
@@ -88,19 +88,19 @@ struct Decision {
   double* sums;          // null: no statistics are wanted
 };
 
-// Scores of a token from its logits, and its part of the statistics. By one warp.
-__device__ void score(const Decision& n, std::int64_t t, float* scores, double* sums) {
+// Scores of a token from its logits, and its part of the statistics. By one warp; `logits`: shared, of its own.
+__device__ void score(const Decision& n, std::int64_t t, float* logits, float* scores, double* sums) {
   const int lane = threadIdx.x % 32;
   float* row = n.rows + t * n.experts;
-  if (n.logits) {
-    const float* logits = n.logits + t * parts * n.stride;
-    for (int e = lane; e < n.experts; e += 32) row[e] = logits[2 * n.stride + e] + logits[n.stride + e] + logits[e];
-  }
+  const float* from = n.logits + t * parts * n.stride;
   float shift = -INFINITY;
-  for (int e = lane; e < n.experts; e += 32) shift = fmaxf(shift, row[e]);
+  for (int e = lane; e < n.experts; e += 32) {
+    logits[e] = n.logits ? from[2 * n.stride + e] + from[n.stride + e] + from[e] : row[e];
+    shift = fmaxf(shift, logits[e]);
+  }
   shift = warp_max(shift);
   double sum = 0;
-  for (int e = lane; e < n.experts; e += 32) sum += static_cast<double>(expf(row[e] - shift));
+  for (int e = lane; e < n.experts; e += 32) sum += static_cast<double>(expf(logits[e] - shift));
   sum = warp_sum(sum);
   const double log_sum = static_cast<double>(shift) + log(sum);
   if (lane == 0) n.log_sums[t] = static_cast<float>(log_sum);
@@ -109,7 +109,7 @@ __device__ void score(const Decision& n, std::int64_t t, float* scores, double* 
     const auto inverse = static_cast<float>(1 / sum);
     double mean = 0;
     for (int e = lane; e < n.experts; e += 32) {
-      const float logit = row[e], p = expf(logit - shift) * inverse;
+      const float logit = logits[e], p = expf(logit - shift) * inverse;
       mean += static_cast<double>(p) * static_cast<double>(logit);
       row[e] = scores[e] = p;
     }
@@ -117,7 +117,8 @@ __device__ void score(const Decision& n, std::int64_t t, float* scores, double* 
   } else {
     total = 0;
     for (int e = lane; e < n.experts; e += 32) {
-      scores[e] = 1.0f / (1.0f + expf(-row[e]));
+      if (n.logits) row[e] = logits[e];
+      scores[e] = 1.0f / (1.0f + expf(-logits[e]));
       total += static_cast<double>(scores[e]);
     }
     total = warp_sum(total) + static_cast<double>(epsilon);
@@ -192,7 +193,7 @@ __global__ void decide_kernel(Decision n, FaultSink faults) {
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * warps + warp) * tokens_per_warp;
   for (std::int64_t t = first; t < min(first + tokens_per_warp, n.tokens); ++t) {
     std::int32_t* indices = n.indices + t * n.k;
-    score(n, t, scores, sums);
+    score(n, t, values, scores, sums);
     if (n.replay) {
       if (!replayed(n, t, indices, faults)) continue;
     } else {

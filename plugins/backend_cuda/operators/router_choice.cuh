@@ -17,31 +17,31 @@ struct ChoiceScratch {
   unsigned char* group_closed;  // [groups]
 };
 
+// Ordered as numbers are, both zeros the same; NaN below all.
+__device__ inline unsigned order_of(float value) {
+  if (isnan(value)) return 0;
+  const unsigned bits = __float_as_uint(value == 0 ? 0.0f : value);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
 // The largest of values[i] that is not closed, ties to the lower index; as a loop that goes up from the first such i
 // and moves on where a value is larger: so a NaN is taken where it is the first, and never else. At least one is open.
 __device__ inline int best_of(int n, const float* values, const unsigned char* closed) {
-  int first = n, best = -1;
-  float top = 0;
+  unsigned first = static_cast<unsigned>(n), best = first, top = 0;
   for (int i = threadIdx.x % 32; i < n; i += 32) {
     if (closed[i]) continue;
-    first = min(first, i);
-    const float value = values[i];
-    if (!isnan(value) && (best < 0 || value > top)) {
-      best = i;
-      top = value;
+    const auto index = static_cast<unsigned>(i);
+    const unsigned order = order_of(values[i]);
+    first = min(first, index);
+    if (order > top) {
+      best = index;
+      top = order;
     }
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const int other_best = __shfl_xor_sync(0xffffffffu, best, step);
-    const float other_top = __shfl_xor_sync(0xffffffffu, top, step);
-    first = min(first, __shfl_xor_sync(0xffffffffu, first, step));
-    if (other_best >= 0 && (best < 0 || other_top > top || (other_top == top && other_best < best))) {
-      best = other_best;
-      top = other_top;
-    }
-  }
-  return isnan(values[first]) ? first : best;
+  first = __reduce_min_sync(0xffffffffu, first);
+  const unsigned most = __reduce_max_sync(0xffffffffu, top);
+  best = __reduce_min_sync(0xffffffffu, top == most ? best : static_cast<unsigned>(n));
+  return static_cast<int>(isnan(values[first]) ? first : best);
 }
 
 // The `count` best of values [0, n): chosen[j] = base + index.
