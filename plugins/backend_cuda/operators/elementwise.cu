@@ -84,12 +84,18 @@ __device__ unsigned long long splitmix64(unsigned long long x) {
 }
 
 // Sums of integers are the same in any order.
-__global__ void hash_kernel(std::int64_t n, const float* x, unsigned long long* hash) {
+template <int N>
+__global__ void hash_kernel(std::int64_t packs, const float* x, unsigned long long* hash) {
   __shared__ unsigned long long scratch[32];
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
   unsigned long long sum = 0;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < n; i += stride) {
-    sum += splitmix64((static_cast<unsigned long long>(i) << 32) + __float_as_uint(x[i]));
+#pragma unroll 2
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < packs; i += stride) {
+    const Pack<float, N> values = load<N>(x + i * N);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      sum += splitmix64((static_cast<unsigned long long>(i * N + j) << 32) + __float_as_uint(values.at[j]));
+    }
   }
   sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) atomicAdd(hash, sum);
@@ -151,8 +157,11 @@ void CudaElementwise::hash(Stream& stream, const TensorView& x, const TensorView
   check(cudaMemsetAsync(out, 0, sizeof(*out), on), "clear a hash");
   const std::int64_t n = x.elements();
   if (n > 0) {
-    hash_kernel<<<blocks_of(n), threads, 0, on>>>(n, data<float>(x), out);
-    ANANKE_CUDA_LAUNCHED("hash");
+    with_packs<float>(n, {x.data}, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      hash_kernel<N><<<blocks_of(n), threads, 0, on>>>(n / N, data<float>(x), out);
+      ANANKE_CUDA_LAUNCHED("hash");
+    });
   }
   complement_kernel<<<1, 1, 0, on>>>(out);
   ANANKE_CUDA_LAUNCHED("hash");

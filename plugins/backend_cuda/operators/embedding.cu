@@ -15,7 +15,7 @@ constexpr unsigned buckets = 257;  // of the backward pass: token % buckets, whi
 constexpr int at_once = 8;         // tokens that a thread looks at between two barriers
 constexpr int listed = 3072;       // occurrences in a bucket that are summed at a time, at most
 constexpr int lane_packs = 2;      // columns of a lane
-constexpr int rows_at_once = 4;    // that a warp loads before it adds them
+constexpr int rows_at_once = 2;    // that a warp loads before it adds them
 
 // A warp per token.
 template <int N, class T>

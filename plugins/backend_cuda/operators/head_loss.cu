@@ -41,16 +41,22 @@ struct TopAndSum {
   double sum;  // of e^(x - top)
 };
 
-// One pass: each thread rescales its sum where it meets a larger value.
+// One pass: each thread rescales its sum where it meets a larger value. N elements at once.
+template <int N>
 __device__ TopAndSum top_and_sum(std::int64_t n, const float* x, float* floats, double* doubles) {
   float top = -INFINITY, sum = 0;
-  for (std::int64_t i = threadIdx.x; i < n; i += threads) {
-    const float value = x[i];
-    if (value > top) {
-      sum *= expf(top - value);
-      top = value;
+#pragma unroll 2
+  for (std::int64_t i = threadIdx.x * N; i < n; i += threads * N) {
+    const Pack<float, N> values = load<N>(x + i);
+    float most = values.at[0];
+#pragma unroll
+    for (int j = 1; j < N; ++j) most = fmaxf(most, values.at[j]);
+    if (most > top) {
+      sum *= expf(top - most);
+      top = most;
     }
-    sum += expf(value - top);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum += expf(values.at[j] - top);
   }
   const float most = block_max(top, floats);
   const double mine = sum == 0 ? 0.0 : static_cast<double>(sum) * static_cast<double>(expf(top - most));
@@ -58,23 +64,27 @@ __device__ TopAndSum top_and_sum(std::int64_t n, const float* x, float* floats, 
 }
 
 // logits -> gradient of scale * loss, in place: a block of gradients is written where all values have been read.
-template <class T>
+template <int N, class T>
 __device__ void write_gradients(std::int64_t n, float* logits, float top, float factor, float scale, int target) {
   T* out = reinterpret_cast<T*>(logits);
-  for (std::int64_t begin = 0; begin < n; begin += threads) {
-    const std::int64_t i = begin + threadIdx.x;
-    float gradient = 0;
+  for (std::int64_t begin = 0; begin < n; begin += threads * N) {
+    const std::int64_t i = begin + threadIdx.x * N;
+    Pack<T, N> gradients{};
     if (i < n) {
-      gradient = expf(logits[i] - top) * factor;
-      if (i == target) gradient -= scale;
+      const Pack<float, N> values = load<N>(logits + i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float gradient = expf(values.at[j] - top) * factor;
+        gradients.at[j] = from_float<T>(i + j == target ? gradient - scale : gradient);
+      }
     }
     if constexpr (sizeof(T) < sizeof(float)) __syncthreads();
-    if (i < n) out[i] = from_float<T>(gradient);
+    if (i < n) store(out + i, gradients);
   }
 }
 
 // A block per token. `scale` null: the loss alone.
-template <class T>
+template <int N, class T>
 __global__ void __launch_bounds__(threads)
     loss_kernel(std::int64_t first, std::int64_t vocabulary, const int* targets, float* logits, const float* scale,
                 double* losses, FaultSink faults) {
@@ -93,11 +103,11 @@ __global__ void __launch_bounds__(threads)
     return;
   }
   const double wanted = row[target];
-  const TopAndSum all = top_and_sum(vocabulary, row, floats, doubles);
+  const TopAndSum all = top_and_sum<N>(vocabulary, row, floats, doubles);
   if (threadIdx.x == 0) losses[t] = static_cast<double>(all.top) + log(all.sum) - wanted;
   if (!scale) return;
-  write_gradients<T>(vocabulary, row, all.top, static_cast<float>(static_cast<double>(*scale) / all.sum), *scale,
-                     target);
+  write_gradients<N, T>(vocabulary, row, all.top, static_cast<float>(static_cast<double>(*scale) / all.sum), *scale,
+                        target);
 }
 
 // One block: loss += sum of losses.
@@ -144,9 +154,12 @@ void chunk_loss(const Call& c, const TensorView& x, const TensorView& weight, co
   }
   with_elements(c.elements, [&](auto element) {
     using T = decltype(element);
-    loss_kernel<T><<<static_cast<unsigned>(count), threads, 0, c.stream>>>(
-        first, vocabulary, data<const int>(targets), c.scratch.logits, scale, c.scratch.losses, c.faults);
-    ANANKE_CUDA_LAUNCHED("head_loss: losses");
+    with_packs<float>(vocabulary, {c.scratch.logits}, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      loss_kernel<N, T><<<static_cast<unsigned>(count), threads, 0, c.stream>>>(
+          first, vocabulary, data<const int>(targets), c.scratch.logits, scale, c.scratch.losses, c.faults);
+      ANANKE_CUDA_LAUNCHED("head_loss: losses");
+    });
   });
   sum_kernel<<<1, threads, 0, c.stream>>>(count, c.scratch.losses, data<double>(loss));
   ANANKE_CUDA_LAUNCHED("head_loss: sum");
