@@ -1,8 +1,6 @@
 // Gradients of rotated queries and keys, and of values. Two passes over the same scores: a block that has a tile of
 // keys sums dk and dv over all queries and all query heads of its group, a block that has a tile of queries sums dq
 // over all keys. Each sum has one owner and one order.
-#include <cmath>
-
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/operators/attention_tiles.cuh"
 
@@ -14,12 +12,7 @@ constexpr std::size_t shared_bytes = sizeof(float) *
                                      (4 * Tiling<D>::tile_floats + 2 * Tiling<D>::score_floats + 2 * Tiling<D>::tile);
 
 template <class T>
-struct Arguments {
-  std::int64_t segments, query_heads, key_heads;
-  int dim;
-  float scale;
-  bool packed;
-  const std::int32_t *first_tile, *offsets;
+struct Arguments : TileArguments {
   const float *log_sum, *delta;
   const T *q, *k, *v, *d_o;
   T *dq, *dk, *dv;
@@ -184,14 +177,8 @@ void attend_backward(const AttentionCall& call, const Attention::Backward& a) {
   const Attention::Sizes& n = call.n;
   with_elements(call.elements, [&](auto element) {
     using T = decltype(element);
-    const Arguments<T> arguments{n.segments,
-                                 n.query_heads,
-                                 n.key_heads,
-                                 static_cast<int>(n.head_dim),
-                                 1 / std::sqrt(static_cast<float>(n.head_dim)),
-                                 packs_fit<T, 4>(n.head_dim, {call.scratch.q, call.scratch.k, a.in.v.data, a.d_o.data}),
-                                 call.scratch.first_tile,
-                                 data<const std::int32_t>(a.in.segments.offsets),
+    const bool packed = packs_fit<T, 4>(n.head_dim, {call.scratch.q, call.scratch.k, a.in.v.data, a.d_o.data});
+    const Arguments<T> arguments{tile_arguments(call, a.in, packed),
                                  call.saved.log_sum,
                                  call.scratch.delta,
                                  static_cast<const T*>(call.scratch.q),

@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/operators/attention_tiles.cuh"
 #include "plugins/backend_cuda/operators/reduce.cuh"
@@ -10,12 +8,7 @@ namespace {
 template <int D>
 constexpr std::size_t shared_bytes = sizeof(float) * (2 * Tiling<D>::tile_floats + Tiling<D>::score_floats);
 
-struct Arguments {
-  std::int64_t segments, query_heads, key_heads;
-  int dim;
-  float scale;
-  bool packed;
-  const std::int32_t *first_tile, *offsets;
+struct Arguments : TileArguments {
   float* log_sum;
 };
 
@@ -125,15 +118,8 @@ void attend(const AttentionCall& call, const Attention::Forward& a) {
   const Attention::Sizes& n = call.n;
   with_elements(call.elements, [&](auto element) {
     using T = decltype(element);
-    const Arguments arguments{n.segments,
-                              n.query_heads,
-                              n.key_heads,
-                              static_cast<int>(n.head_dim),
-                              1 / std::sqrt(static_cast<float>(n.head_dim)),
-                              packs_fit<T, 4>(n.head_dim, {call.scratch.q, call.scratch.k, a.in.v.data}),
-                              call.scratch.first_tile,
-                              data<const std::int32_t>(a.in.segments.offsets),
-                              call.saved.log_sum};
+    const bool packed = packs_fit<T, 4>(n.head_dim, {call.scratch.q, call.scratch.k, a.in.v.data});
+    const Arguments arguments{tile_arguments(call, a.in, packed), call.saved.log_sum};
     with_padded_dim(n.head_dim, [&](auto padded) {
       constexpr int D = decltype(padded)::value;
       const dim3 grid(static_cast<unsigned>(most_tiles(n)), static_cast<unsigned>(n.query_heads));

@@ -5,6 +5,8 @@
 // what they hold, so that 16-byte accesses of neighbouring rows fall on different banks.
 #pragma once
 
+#include <cmath>
+
 #include "plugins/backend_cuda/operators/attention_parts.h"
 #include "plugins/backend_cuda/operators/elements.cuh"
 
@@ -23,6 +25,28 @@ struct Tiling {
   static constexpr int score_floats = tile * score_stride;
   static_assert(stride % 4 == 0 && score_stride % 4 == 0 && tile_floats % 4 == 0 && score_floats % 4 == 0);
 };
+
+// What every kernel of tiles is given.
+struct TileArguments {
+  std::int64_t segments, query_heads, key_heads;
+  int dim;
+  float scale;  // of scores
+  bool packed;  // rows can be read 4 elements at once
+  const std::int32_t *first_tile, *offsets;
+};
+
+// `packed`: whether rows at all these addresses can.
+inline TileArguments tile_arguments(const AttentionCall& call, const Attention::Inputs& in, bool packed) {
+  const Attention::Sizes& n = call.n;
+  return {n.segments,
+          n.query_heads,
+          n.key_heads,
+          static_cast<int>(n.head_dim),
+          1 / std::sqrt(static_cast<float>(n.head_dim)),
+          packed,
+          call.scratch.first_tile,
+          data<const std::int32_t>(in.segments.offsets)};
+}
 
 struct TilePlace {
   std::int64_t begin, end;  // the tile's tokens
