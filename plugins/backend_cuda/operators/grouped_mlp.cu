@@ -83,13 +83,28 @@ __global__ void activate_backward_kernel(std::int64_t count, std::int64_t packs,
   store(dboth + gate, dg);
 }
 
-void check_offsets(const Sizes& n, std::span<const std::int32_t> offsets) {
+std::span<const std::int32_t> checked(const Sizes& n, std::span<const std::int32_t> offsets) {
   ANANKE_CHECK(offsets[0] == 0, "grouped_mlp: offsets begin at {}", offsets[0]);
   for (std::size_t g = 0; g < static_cast<std::size_t>(n.groups); ++g) {
     ANANKE_CHECK(offsets[g] <= offsets[g + 1] && offsets[g + 1] <= n.rows,
                  "grouped_mlp: group {} has rows [{}, {}) of {}", g, offsets[g], offsets[g + 1], n.rows);
   }
+  return offsets;
 }
+
+// A call's memory.
+struct Memory {
+  Saved saved;
+  Scratch scratch;
+
+  Memory(const char* op, const Sizes& n, DType elements, const Region& saved_memory, const Region& workspace) {
+    expect_region(op, "saved", saved_memory, bytes_of(layout_saved, n, elements));
+    expect_region(op, "workspace", workspace, bytes_of(layout_scratch, n, elements));
+    Carve saved_carve(saved_memory), scratch_carve(workspace);
+    saved = layout_saved(saved_carve, n, elements);
+    scratch = layout_scratch(scratch_carve, n, elements);
+  }
+};
 
 // Columns of a table of rows.
 struct Rows {
@@ -208,18 +223,12 @@ std::size_t CudaGroupedMlp::saved(const Sizes& s) const { return bytes_of(layout
 std::size_t CudaGroupedMlp::workspace(const Sizes& s) const { return bytes_of(layout_scratch, s, widest_); }
 
 void CudaGroupedMlp::forward(Stream& stream, const Forward& a) {
-  constexpr const char* op = "grouped_mlp forward";
   const DType elements = elements_of(a.x);
   const Sizes n = arguments::check(a, elements);
-  expect_region(op, "saved", a.saved, bytes_of(layout_saved, n, elements));
-  expect_region(op, "workspace", a.workspace, bytes_of(layout_scratch, n, elements));
+  const auto [saved, scratch] = Memory("grouped_mlp forward", n, elements, a.saved, a.workspace);
   if (n.groups == 0 || n.rows == 0) return;
-  const Groups groups{products_, sides_, raw(stream), n, elements,
-                      offsets_.get(stream, a.offsets, a.known_offsets)};
-  check_offsets(n, groups.offsets);
-  Carve saved_carve(a.saved), scratch_carve(a.workspace);
-  const Saved saved = layout_saved(saved_carve, n, elements);
-  const Scratch scratch = layout_scratch(scratch_carve, n, elements);
+  const Groups groups{products_, sides_,   raw(stream),
+                      n,         elements, checked(n, offsets_.get(stream, a.offsets, a.known_offsets))};
   const Rows x = groups.whole(a.x.data, n.hidden);
   if (joined(a.weights.gate, a.weights.up, n)) {
     groups.apply(x, a.weights.gate, true, groups.whole(saved.both, 2 * n.width));
@@ -232,18 +241,12 @@ void CudaGroupedMlp::forward(Stream& stream, const Forward& a) {
 }
 
 void CudaGroupedMlp::backward(Stream& stream, const Backward& a) {
-  constexpr const char* op = "grouped_mlp backward";
   const DType elements = elements_of(a.x);
   const Sizes n = arguments::check(a, elements);
-  expect_region(op, "saved", a.saved, bytes_of(layout_saved, n, elements));
-  expect_region(op, "workspace", a.workspace, bytes_of(layout_scratch, n, elements));
+  const auto [saved, scratch] = Memory("grouped_mlp backward", n, elements, a.saved, a.workspace);
   if (n.groups == 0 || n.rows == 0) return;
-  const Groups groups{products_, sides_, raw(stream), n, elements,
-                      offsets_.get(stream, a.offsets, a.known_offsets)};
-  check_offsets(n, groups.offsets);
-  Carve saved_carve(a.saved), scratch_carve(a.workspace);
-  const Saved saved = layout_saved(saved_carve, n, elements);
-  const Scratch scratch = layout_scratch(scratch_carve, n, elements);
+  const Groups groups{products_, sides_,   raw(stream),
+                      n,         elements, checked(n, offsets_.get(stream, a.offsets, a.known_offsets))};
   const Rows x = groups.whole(a.x.data, n.hidden), dx = groups.whole(a.dx.data, n.hidden),
              dy = groups.whole(a.dy.data, n.hidden), dboth = groups.whole(scratch.dboth, 2 * n.width);
   groups.apply(dy, a.weights.down, false, groups.half(scratch.dboth, 0));
