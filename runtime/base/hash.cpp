@@ -20,6 +20,15 @@ std::uint64_t hash64(std::string_view bytes, std::uint64_t seed) noexcept {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
 }
 
+struct Hasher64::State {
+  XXH3_state_t value;
+};
+
+Hasher64::Hasher64() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->value); }
+Hasher64::~Hasher64() = default;
+void Hasher64::update(const void* data, std::size_t bytes) noexcept { XXH3_64bits_update(&state_->value, data, bytes); }
+std::uint64_t Hasher64::value() const noexcept { return XXH3_64bits_digest(&state_->value); }
+
 Hasher::Hasher() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->value); }
 Hasher::~Hasher() = default;
 Hasher::Hasher(Hasher&&) noexcept = default;
@@ -44,7 +53,8 @@ std::string hash_file(const std::filesystem::path& path) {
   Hasher hasher;
   std::vector<char> chunk(1 << 20);
   while (std::size_t got = std::fread(chunk.data(), 1, chunk.size(), file.get())) hasher.update(chunk.data(), got);
-  if (std::ferror(file.get())) fail(ErrorKind::data, "cannot read {} to hash it: {}", path.string(), std::strerror(errno));
+  if (std::ferror(file.get()))
+    fail(ErrorKind::data, "cannot read {} to hash it: {}", path.string(), std::strerror(errno));
   return hasher.hex();
 }
 

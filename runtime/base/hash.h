@@ -12,6 +12,19 @@ namespace ananke {
 
 std::uint64_t hash64(std::string_view bytes, std::uint64_t seed = 0) noexcept;
 
+// hash64 of what it was given, piece after piece.
+class Hasher64 {
+ public:
+  Hasher64();
+  ~Hasher64();
+  void update(const void* data, std::size_t bytes) noexcept;
+  std::uint64_t value() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 // Incremental 128-bit hash; hex() has 32 lower-case digits.
 class Hasher {
  public:

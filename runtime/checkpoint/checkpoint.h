@@ -9,7 +9,7 @@
 // (proto/ananke/checkpoint.proto); COMPLETE names its hash. Every file and folder is synced before the next one that
 // vouches for it is written, and the folder gets its final name last.
 //
-// All tensors are f32 in host memory: who holds them on a device copies them first.
+// All tensors are f32. Who holds them on a device hands them over and takes them back piece by piece.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/comm/rendezvous.h"
@@ -40,7 +41,12 @@ struct StatePiece {
   Shape shape;  // of the whole parameter
   std::int64_t begin = 0;
   std::int64_t count = 0;
-  Element* data = nullptr;  // f32 [count], the caller's
+  Element* data = nullptr;  // f32 [count], the caller's; null: `move` is called
+  // For elements [first, first + numbers.size()) of the piece, at most `at_once`: gives them where they are to be
+  // written, takes them where they were read. On the thread that saves or loads.
+  static constexpr std::int64_t at_once = std::int64_t{16} << 20;
+  using Number = std::conditional_t<std::is_const_v<Element>, float, const float>;
+  std::function<void(std::int64_t first, std::span<Number> numbers)> move = {};
 };
 using StateFragment = StatePiece<const float>;  // to be written
 using StateTarget = StatePiece<float>;          // to be read into

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include "ananke/checkpoint.pb.h"
@@ -57,6 +58,7 @@ Choice choose(std::vector<FoundCheckpoint>& found) {
 void read_pieces(const std::filesystem::path& folder, const CheckpointIndex& index,
                  std::span<const StateTarget> targets) {
   std::optional<ShardReader> file;
+  std::vector<float> room;  // of targets that do not lie in host memory
   int opened = -1;
   for (const FilePiece& piece : locate(index, targets)) {
     if (piece.file != opened) {
@@ -65,11 +67,17 @@ void read_pieces(const std::filesystem::path& folder, const CheckpointIndex& ind
       opened = piece.file;
     }
     const StateTarget& target = targets[piece.target];
-    float* into = target.data + piece.offset_in_target;
-    file->read(target.parameter, target.state, piece.offset, piece.count, into);
-    const std::string_view bytes(reinterpret_cast<const char*>(into),
-                                 static_cast<std::size_t>(piece.count) * sizeof(float));
-    if (piece.whole && hash64(bytes) != piece.checksum) {
+    Hasher64 checksum;
+    const std::int64_t most = target.data ? piece.count : std::min(piece.count, StateTarget::at_once);
+    if (!target.data) room.resize(static_cast<std::size_t>(most));
+    for (std::int64_t begin = 0; begin < piece.count; begin += most) {
+      const std::int64_t count = std::min(most, piece.count - begin), first = piece.offset_in_target + begin;
+      float* into = target.data ? target.data + first : room.data();
+      file->read(target.parameter, target.state, piece.offset + begin, count, into);
+      checksum.update(into, static_cast<std::size_t>(count) * sizeof(float));
+      if (!target.data) target.move(first, {into, static_cast<std::size_t>(count)});
+    }
+    if (piece.whole && checksum.value() != piece.checksum) {
       fail(ErrorKind::checkpoint, "'{}' of {} in {} does not have the checksum of the index", target.state,
            target.parameter, index.files(piece.file).name());
     }

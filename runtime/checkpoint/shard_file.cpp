@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -176,13 +177,14 @@ class ShardWriter {
         file_(H5Fopen(path.c_str(), H5F_ACC_RDWR, access_.get())) {
     require(file_.get() >= 0, path_, "open");
   }
-  void write(const StateFragment& fragment, std::uint64_t checksum);
+  std::uint64_t write(const StateFragment& fragment);  // its checksum
   void close() {
     written(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL) >= 0, "the last of");
     require(file_.close(), path_, "close");
   }
 
  private:
+  std::uint64_t write_numbers(const Dataset& dataset, const StateFragment& fragment, const std::string& name);
   void write_attribute(const Dataset& dataset, const char* name, std::span<const std::uint64_t> values);
   void written(bool success, std::string_view what) const {
     if (success) return;
@@ -195,6 +197,7 @@ class ShardWriter {
   std::uint64_t bytes_;
   Properties access_;
   FileId file_;
+  std::vector<float> piece_;  // of what does not lie in host memory
 };
 
 void ShardWriter::write_attribute(const Dataset& dataset, const char* name, std::span<const std::uint64_t> values) {
@@ -205,7 +208,26 @@ void ShardWriter::write_attribute(const Dataset& dataset, const char* name, std:
   written(H5Awrite(attribute.get(), H5T_NATIVE_UINT64, values.data()) >= 0, "an attribute to");
 }
 
-void ShardWriter::write(const StateFragment& fragment, std::uint64_t checksum) {
+std::uint64_t ShardWriter::write_numbers(const Dataset& dataset, const StateFragment& fragment,
+                                         const std::string& name) {
+  Hasher64 checksum;
+  const std::int64_t most = fragment.data ? fragment.count : std::min(fragment.count, StateFragment::at_once);
+  if (!fragment.data) piece_.resize(static_cast<std::size_t>(most));
+  for (std::int64_t begin = 0; begin < fragment.count; begin += most) {
+    const std::int64_t count = std::min(most, fragment.count - begin);
+    if (!fragment.data) fragment.move(begin, {piece_.data(), static_cast<std::size_t>(count)});
+    const float* numbers = fragment.data ? fragment.data + begin : piece_.data();
+    const auto start = static_cast<hsize_t>(begin), length = static_cast<hsize_t>(count);
+    const Space memory(H5Screate_simple(1, &length, nullptr)), space(H5Dget_space(dataset.get()));
+    H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &start, nullptr, &length, nullptr);
+    written(H5Dwrite(dataset.get(), H5T_NATIVE_FLOAT, memory.get(), space.get(), H5P_DEFAULT, numbers) >= 0,
+            name + " to");
+    checksum.update(numbers, static_cast<std::size_t>(count) * sizeof(float));
+  }
+  return checksum.value();
+}
+
+std::uint64_t ShardWriter::write(const StateFragment& fragment) {
   const auto count = static_cast<hsize_t>(fragment.count);
   const Space space(H5Screate_simple(1, &count, nullptr));
   const Properties links(H5Pcreate(H5P_LINK_CREATE));
@@ -217,17 +239,14 @@ void ShardWriter::write(const StateFragment& fragment, std::uint64_t checksum) {
   const Dataset dataset(
       H5Dcreate2(file_.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), links.get(), layout.get(), H5P_DEFAULT));
   written(dataset.get() >= 0, name + " to");
-  written(H5Dwrite(dataset.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, fragment.data) >= 0, name + " to");
+  const std::uint64_t checksum = write_numbers(dataset, fragment, name);
   std::vector<std::uint64_t> shape;
   for (int i = 0; i < fragment.shape.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(fragment.shape[i]));
   if (shape.empty()) shape.push_back(1);  // a scalar: HDF5 attributes cannot be empty
   write_attribute(dataset, "shape", shape);
   write_attribute(dataset, "begin", std::array{static_cast<std::uint64_t>(fragment.begin)});
   write_attribute(dataset, "checksum", std::array{checksum});
-}
-
-std::uint64_t checksum_of(const float* data, std::int64_t count) {
-  return hash64({reinterpret_cast<const char*>(data), static_cast<std::size_t>(count) * sizeof(float)});
+  return checksum;
 }
 
 }  // namespace
@@ -236,14 +255,13 @@ std::vector<std::uint64_t> write_shard(const std::filesystem::path& path, std::s
   std::vector<std::uint64_t> checksums;
   std::uint64_t bytes = 0;
   for (const StateFragment& fragment : fragments) {
-    checksums.push_back(checksum_of(fragment.data, fragment.count));
     bytes += static_cast<std::uint64_t>(fragment.count) * sizeof(float);
   }
   {
     const Library library;
     write_durably(path, empty_file());
     ShardWriter file(path, bytes);
-    for (std::size_t i = 0; i < fragments.size(); ++i) file.write(fragments[i], checksums[i]);
+    for (const StateFragment& fragment : fragments) checksums.push_back(file.write(fragment));
     file.close();
   }
   sync_path(path);

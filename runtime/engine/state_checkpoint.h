@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
@@ -15,8 +16,7 @@ class StateCheckpoint {
   // Collective, as Checkpoints is. All arguments outlive it; the optimizer's states are in place.
   StateCheckpoint(Engine& engine, const OptimizerStep& optimizer, Checkpoints& checkpoints);
 
-  static std::vector<PlanLine> plan(const ParameterTable& table, const std::vector<std::string>& chosen,
-                                    const OptimizerMap& optimizers, std::span<const Fragment> fragments);
+  static std::vector<PlanLine> plan(const ParameterTable& table, std::span<const Fragment> fragments);
 
   void save(const TrainingProgress& progress, int keep_last);
   // Fills weights and states on every rank, all replicas. Nothing when there is no checkpoint yet.
@@ -27,15 +27,16 @@ class StateCheckpoint {
     const Parameter* parameter;
     std::int64_t begin, count;
     std::string state;
-    TensorView on_device;
-    TensorView on_host;  // in the staging buffer
+    TensorView values;  // on the device
   };
   template <class Piece>
-  std::vector<Piece> pieces(std::size_t count) const;
+  std::vector<Piece> pieces(std::size_t count);
+  void fetch(const Tensor& tensor, std::int64_t first, std::span<float> into);
+  void put(const Tensor& tensor, std::int64_t first, std::span<const float> from);
 
   Engine& engine_;
   Checkpoints& checkpoints_;
-  Buffer staging_;  // allocated once: first touch of memory is slow
+  Buffer staging_;  // for one piece of a tensor: pinned memory is scarce
   std::vector<Tensor> tensors_;
   std::size_t owned_ = 0;  // tensors_ from here on are held by every rank
 };

@@ -123,9 +123,7 @@ std::vector<PlanLine> Trainer::plan() const {
   add(StepScalars::plan(RouterBalancing::summary_size(engine_.table())));
   add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
                           engine_.backend().operators(), owned));
-  if (!job_.checkpoint().none()) {
-    add(StateCheckpoint::plan(engine_.table(), optimizer_names_, engine_.optimizers(), owned));
-  }
+  if (!job_.checkpoint().none()) add(StateCheckpoint::plan(engine_.table(), owned));
   if (evaluates_) add(StepScalars::plan());
   add(RoutingTape::plan(job_));
   if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::plan(engine_.table(), engine_.context().mesh, owned));

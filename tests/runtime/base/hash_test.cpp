@@ -24,6 +24,11 @@ TEST(Hash, OfPiecesEqualsHashOfTheWholeAndKnowsItsReferenceValue) {
   EXPECT_EQ(pieces.hex(), hash_hex("abc"));
   EXPECT_EQ(hash_hex(""), "99aa06d3014798d86001c324468d497f");  // XXH3-128 of nothing, from the xxHash specification
   EXPECT_NE(hash64("abc", 0), hash64("abc", 1));
+  const std::string text(1000, 'x');
+  Hasher64 short_pieces;
+  EXPECT_EQ(short_pieces.value(), hash64(""));
+  for (const std::size_t size : {0, 1, 300, 699}) short_pieces.update(text.data(), size);
+  EXPECT_EQ(short_pieces.value(), hash64(text));
 }
 
 }  // namespace

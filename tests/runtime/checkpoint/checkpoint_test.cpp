@@ -1,5 +1,6 @@
 #include "ananke/checkpoint.pb.h"
 #include "runtime/checkpoint/index.h"
+#include "runtime/checkpoint/reader.h"
 #include "tests/runtime/checkpoint/checkpoint_fixture.h"
 
 namespace ananke {
@@ -125,6 +126,35 @@ TEST_F(CheckpointTest, OneObjectSavesAndLoadsAgainAndAgain) {
     }
   });
   EXPECT_EQ(errors, all_of(2, ""));
+}
+
+// What does not lie in host memory is handed over and taken back in pieces, in order and once each.
+TEST_F(CheckpointTest, TensorsComeAndGoInPieces) {
+  constexpr std::int64_t count = StateFragment::at_once + 5, skipped = 3;
+  const auto value = [](std::int64_t i) { return static_cast<float>(i % 9973); };
+  const auto errors = as_ranks(1, [&](int, Rendezvous& rendezvous) {
+    std::int64_t given = 0, taken = 0, wrong = 0;
+    StateFragment out{"w", "weight", {count}, 0, count};
+    out.move = [&](std::int64_t first, std::span<float> numbers) {
+      ANANKE_CHECK(first == given && std::ssize(numbers) <= StateFragment::at_once, "a piece at {}", first);
+      for (float& number : numbers) number = value(given++);
+    };
+    Checkpoints checkpoints(run_dir, rendezvous);
+    checkpoints.save({1, 0, 0, ""}, test_job(), std::span(&out, 1), 0);
+    ANANKE_CHECK(verify_checkpoint(checkpoints_folder(run_dir) / step_folder_name(1)).problems.empty(), "damaged");
+    for (const std::int64_t begin : {std::int64_t{0}, skipped}) {
+      taken = 0;
+      StateTarget in{"w", "weight", {count}, begin, count - begin};
+      in.move = [&](std::int64_t first, std::span<const float> numbers) {
+        ANANKE_CHECK(first == taken && std::ssize(numbers) <= StateTarget::at_once, "a piece at {}", first);
+        for (const float number : numbers) wrong += number != value(begin + taken++);
+      };
+      ANANKE_CHECK(checkpoints.load_newest(std::span(&in, 1)).has_value(), "nothing to load");
+      ANANKE_CHECK(given == count && taken == count - begin && wrong == 0, "{} given, {} taken, {} wrong", given, taken,
+                   wrong);
+    }
+  });
+  EXPECT_EQ(errors, all_of(1, ""));
 }
 
 TEST_F(CheckpointTest, BitsOfEveryKindOfFloatSurvive) {
