@@ -68,6 +68,11 @@ std::uint64_t CudaDevice::reads() const {
   return reads_.load(std::memory_order_relaxed) + (others_reads_ ? others_reads_() : 0);
 }
 
+Device::MemoryUse CudaDevice::memory_use() {
+  const BlockMemory::Numbers numbers = source_.numbers();
+  return {arena_.used(), numbers.reserved, numbers.retries};
+}
+
 void CudaDevice::count_reads_of(std::function<std::uint64_t()> others) {
   std::lock_guard lock(counting_);
   others_reads_ = std::move(others);

@@ -40,6 +40,7 @@ class CudaDevice final : public Device {
   void zero(Stream& stream, void* to, std::size_t bytes) override;
   void read(const TensorView& from, void* to) override;
   std::uint64_t reads() const override;
+  MemoryUse memory_use() override;
 
   const DeviceFacts& facts() const noexcept { return facts_; }
   const std::string& uuid() const noexcept { return setup_.uuid; }

@@ -27,6 +27,15 @@ class Device {
   // The only way for the host to see a device value: waits for the compute stream, then copies. Counted.
   virtual void read(const TensorView& from, void* to) = 0;
   virtual std::uint64_t reads() const = 0;  // since start
+  // Of memory(). Retries since start: requests that found no more to reserve and were made again after what is unused
+  // was given back.
+  struct MemoryUse {
+    std::uint64_t active = 0, reserved = 0, retries = 0;
+  };
+  virtual MemoryUse memory_use() {
+    const std::uint64_t used = memory().used();
+    return {used, used, 0};
+  }
 };
 
 }  // namespace ananke

@@ -360,6 +360,9 @@ class GuardedDevice final : public Device {
   std::uint64_t reads() const override {
     return guard_.call("device.reads", [&] { return inner_.reads(); });
   }
+  MemoryUse memory_use() override {
+    return guard_.call("device.memory_use", [&] { return inner_.memory_use(); });
+  }
 
  private:
   const PluginGuard& guard_;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <numbers>
+#include <sstream>
 #include <thread>
 
 #include "ananke/job.pb.h"
@@ -156,12 +157,29 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   if (training.force_balanced_routing()) {
     tell_event(RunEvent::STARTED, "training.force_balanced_routing: tokens are dealt to experts in turn; a sizing run");
   }
-  for (const std::string& used :
-       rendezvous_.exchange_after_work("memory in use", {}, std::to_string(engine_.device().memory().used()))) {
-    memory_bytes_ = std::max<std::uint64_t>(memory_bytes_, std::stoull(used));
-  }
+  compare_memory();
   Arena& memory = engine_.device().memory();
   log_info("{}", ledger_text("device memory", memory.ledger(), memory.peak()));
+}
+
+void Trainer::compare_memory() {
+  const Device::MemoryUse own = engine_.device().memory_use();
+  const std::string mine = fmt::format("{} {} {}", own.active, own.reserved, own.retries);
+  for (const std::string& text : rendezvous_.exchange_after_work("memory in use", {}, mine)) {
+    Device::MemoryUse use;
+    std::istringstream(text) >> use.active >> use.reserved >> use.retries;
+    memory_.active = std::max(memory_.active, use.active);
+    memory_.reserved = std::max(memory_.reserved, use.reserved);
+    memory_.retries = std::max(memory_.retries, use.retries);
+  }
+}
+
+// Rank 0's grows where a step allocates, which none should.
+void Trainer::report_memory(StepRecord& record) {
+  const Device::MemoryUse now = engine_.device().memory_use();
+  record.set_memory_bytes(std::max(memory_.active, now.active));
+  record.set_memory_reserved_bytes(std::max(memory_.reserved, now.reserved));
+  record.set_memory_retries(std::max(memory_.retries, now.retries));
 }
 
 // Ranks that disagree would wait for each other's matrices.
@@ -309,8 +327,8 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   record.set_total_valid_tokens(progress_.total_valid_tokens);
   record.set_seconds(seconds);
   record.set_tokens_per_second(static_cast<double>(outcome.valid_targets) / seconds);
-  record.set_memory_bytes(memory_bytes_);
   record.set_skipped(!outcome.finite);
+  report_memory(record);
   report_routing(outcome, record);
   const auto since = [](std::uint64_t now, std::uint64_t& before) { return now - std::exchange(before, now); };
   record.set_device_reads(since(engine_.device().reads(), reads_));

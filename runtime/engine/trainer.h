@@ -48,6 +48,8 @@ class Trainer {
   void make_weights();
   bool train_step();  // false: some rank was asked to stop
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
+  void compare_memory();
+  void report_memory(StepRecord& record);
   void report_routing(const StepScalars::Outcome& outcome, StepRecord& record) const;
   void check_finite(const StepScalars::Outcome& outcome);
   std::string of_some_rank(const std::string& what, const std::string& mine);
@@ -84,8 +86,8 @@ class Trainer {
 
   TrainingProgress progress_;
   std::optional<std::uint64_t> saved_step_, evaluated_step_;
-  std::uint64_t memory_bytes_ = 0;  // of the rank that holds most
-  std::uint64_t reads_ = 0;         // as of the step before
+  Device::MemoryUse memory_;  // as of start, of the rank that has most
+  std::uint64_t reads_ = 0;   // as of the step before
   TrafficCounter traffic_;
 };
 

@@ -22,6 +22,18 @@ std::string describe(RunEvent::Kind kind) {
   return "event";
 }
 
+// What is in use and, where more is reserved, that too; reads beyond the one that every step makes; requests that had
+// to be made twice.
+std::string memory_text(const StepRecord& record) {
+  std::string text = format_bytes(record.memory_bytes());
+  if (record.memory_reserved_bytes() > record.memory_bytes()) {
+    text += fmt::format(" of {} reserved", format_bytes(record.memory_reserved_bytes()));
+  }
+  if (record.memory_retries() > 0) text += fmt::format(", {} RETRIES", record.memory_retries());
+  if (record.device_reads() > 1) text += fmt::format(" | {} host reads", record.device_reads());
+  return text;
+}
+
 // The layer whose busiest expert does most beyond its share; what the routers' losses add; the mark of a sizing run.
 std::string routing_text(const StepRecord& record) {
   std::string text;
@@ -60,8 +72,8 @@ void ConsoleObserver::on_step(const StepRecord& record) {
   print_(fmt::format(
       "step {:>{}}/{} | loss {:.4f} | {:>5} tokens/s | gradient norm {:.3g} | lr {:.3g} | memory {} | left {}{}{}",
       record.step(), total.size(), total, record.loss(), format_count(record.tokens_per_second()),
-      record.gradient_norm(), record.learning_rate(), format_bytes(record.memory_bytes()),
-      format_duration(seconds_left(record)), routing_text(record), record.skipped() ? " | SKIPPED: not finite" : ""));
+      record.gradient_norm(), record.learning_rate(), memory_text(record), format_duration(seconds_left(record)),
+      routing_text(record), record.skipped() ? " | SKIPPED: not finite" : ""));
 }
 
 void ConsoleObserver::on_evaluation(const EvaluationRecord& record) {

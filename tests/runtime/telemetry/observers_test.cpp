@@ -228,6 +228,24 @@ TEST(ConsoleObserverTest, SaysAllOfAStepInOneLine) {
   EXPECT_NE(lines.at(1).find("left 0 ms | SKIPPED: not finite"), std::string::npos) << lines[1];
 }
 
+TEST(ConsoleObserverTest, TellsReservedMemoryRetriesAndReadsWhereThereIsMoreThanTheUsual) {
+  std::vector<std::string> lines;
+  ConsoleObserver observer(job_of(120), [&](const std::string& line) { lines.push_back(line); });
+  StepRecord record = step_record(1);
+  record.set_memory_reserved_bytes(130 << 20);
+  record.set_memory_retries(0);
+  record.set_device_reads(1);
+  observer.on_step(record);
+  EXPECT_NE(lines.at(0).find("| memory 130 MiB | left"), std::string::npos) << lines[0];
+  record.set_memory_reserved_bytes(132 << 20);
+  record.set_memory_retries(3);
+  record.set_device_reads(17);
+  observer.on_step(record);
+  EXPECT_NE(lines.at(1).find("| memory 130 MiB of 132 MiB reserved, 3 RETRIES | 17 host reads | left"),
+            std::string::npos)
+      << lines[1];
+}
+
 TEST(ConsoleObserverTest, NamesTheBusiestLayerAndMarksAForcedBalance) {
   std::vector<std::string> lines;
   ConsoleObserver observer(job_of(120), [&](const std::string& line) { lines.push_back(line); });
