@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/environment.h"
@@ -69,6 +70,7 @@ BackendCuda::BackendCuda(const RoleContext& context, const plugin::BackendCuda& 
     : config_(config),
       place_(place_of(context)),
       widest_(compute_type(context.job)),
+      deterministic_(context.job.training().deterministic()),
       dry_(context.dry),
       exchange_deadline_(parse_duration(context.site.deadlines().exchange())),
       step_deadline_(parse_duration(context.site.deadlines().step())) {
@@ -77,6 +79,11 @@ BackendCuda::BackendCuda(const RoleContext& context, const plugin::BackendCuda& 
       fail(ErrorKind::config, "backend_cuda: communicator {} has min_ctas {} above max_ctas {}", limit.name(),
            limit.min_ctas(), limit.max_ctas());
     }
+  }
+  if (deterministic_ && config_.nvlink_sharp()) {
+    fail(ErrorKind::config,
+         "training.deterministic: backend_cuda cannot promise the same bits with nvlink_sharp, whose sums are in an "
+         "order of the switches' own; remove one of the two");
   }
   if (dry_) return;
   prepare_environment({.eager_modules = config_.module_loading() == plugin::BackendCuda::EAGER,
@@ -95,6 +102,11 @@ BackendCuda::~BackendCuda() {
   }
   device_->failure()->look_by(nullptr);
   device_->count_reads_of(nullptr);
+}
+
+std::string BackendCuda::determinism() const {
+  return fmt::format("kernels and NCCL's collectives add in one order on the same nodes; attention by {}",
+                     operators_ && !dry_ ? operators_->attention_kernels() : "kernels that do");
 }
 
 CudaDevice& BackendCuda::open() {
@@ -125,13 +137,13 @@ const OperatorSet& BackendCuda::operators() {
   if (dry_) {
     host_arenas_ = std::make_unique<HostArenas>();
     operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory,
-                                                 widest_, choice_of(config_));
+                                                 widest_, choice_of(config_), deterministic_);
     return operators_->set();
   }
   CudaDevice& device = open();
   use_device(device.facts().device);
   operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), widest_,
-                                               choice_of(config_));
+                                               choice_of(config_), deterministic_);
   device.failure()->look_by([&operators = *operators_] { operators.check(); });
   device.count_reads_of([&operators = *operators_] { return operators.reads(); });
   return operators_->set();

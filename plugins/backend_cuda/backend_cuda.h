@@ -26,6 +26,7 @@ class BackendCuda final : public Backend {
   ~BackendCuda() override;
 
   bool computes_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
+  std::string determinism() const override;
   Device& device() override;
   // In a dry run for sizes only: no device is touched, so there may be none, nor a driver.
   const OperatorSet& operators() override;
@@ -39,7 +40,7 @@ class BackendCuda final : public Backend {
   const plugin::BackendCuda config_;
   const cuda::RankPlace place_;
   const DType widest_;  // of activations
-  const bool dry_;
+  const bool deterministic_, dry_;
   const std::chrono::milliseconds exchange_deadline_, step_deadline_;
   std::mutex mutex_;
   std::map<std::string, int> made_;  // communicators by name and members, for keys that serve once

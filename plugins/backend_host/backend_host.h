@@ -28,6 +28,7 @@ class BackendHost final : public Backend {
   BackendHost(const RoleContext& context, const plugin::BackendHost& config);
   ~BackendHost() override;
 
+  std::string determinism() const override { return "all sums have one order"; }
   Device& device() override;
   const OperatorSet& operators() override;
   std::unique_ptr<Communicator> make_communicator(const std::string& name, std::span<const int> ranks,

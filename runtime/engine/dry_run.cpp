@@ -71,10 +71,10 @@ std::string order_text(const PassLimits& limits) {
 
 std::string schedule_text(const Job& job, const Schedule& schedule, const PassLimits& limits) {
   const Training& training = job.training();
-  return fmt::format("{} items a step: {} microbatch{} of {} rows a rank, {}, recompute {}, compute {}",
+  return fmt::format("{} items a step: {} microbatch{} of {} rows a rank, {}, recompute {}, compute {}{}",
                      schedule.size(), limits.microbatches, limits.microbatches == 1 ? "" : "es",
                      training.rows_per_microbatch(), order_text(limits), Training::Recompute_Name(training.recompute()),
-                     Training::Compute_Name(training.compute()));
+                     Training::Compute_Name(training.compute()), training.deterministic() ? ", deterministic" : "");
 }
 
 std::string learning_rate_text(const Job& job) {

@@ -66,6 +66,12 @@ void refuse_unable(const Job& job, const PluginRegistry& plugins, const EngineRo
   };
   if (!roles.backend->computes_in(type)) refuse(Backend::role, "computes in");
   if (!roles.parameters->gathers_into(type)) refuse(Parameters::role, "gathers weights into");
+  if (job.training().deterministic() && roles.backend->determinism().empty()) {
+    fail(ErrorKind::config,
+         "training.deterministic is set, but backend '{}' does not promise the same bits in every run; remove the "
+         "setting, or use a backend that does",
+         plugins.names(Backend::role).at(0));
+  }
 }
 
 }  // namespace

@@ -405,6 +405,9 @@ class GuardedBackend final : public Guarded<Backend> {
   bool computes_in(DType type) const override {
     return call("computes_in", [&] { return role_->computes_in(type); });
   }
+  std::string determinism() const override {
+    return call("determinism", [&] { return role_->determinism(); });
+  }
   Device& device() override {
     Device& device = call("device", [&]() -> Device& { return role_->device(); });
     if (!device_) device_.emplace(guard_, device);

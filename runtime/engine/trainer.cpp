@@ -157,6 +157,9 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   if (training.force_balanced_routing()) {
     tell_event(RunEvent::STARTED, "training.force_balanced_routing: tokens are dealt to experts in turn; a sizing run");
   }
+  if (training.deterministic()) {
+    tell_event(RunEvent::STARTED, "training.deterministic: " + engine_.backend().determinism());
+  }
   compare_memory();
   Arena& memory = engine_.device().memory();
   log_info("{}", ledger_text("device memory", memory.ledger(), memory.peak()));

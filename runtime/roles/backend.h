@@ -21,6 +21,10 @@ class Backend {
   virtual ~Backend() = default;
   // Do its operators take activations, and matrices that these are multiplied with, of this type? Pure.
   virtual bool computes_in(DType type) const { return type == DType::f32; }
+  // How all that it computes and sums has the same bits in every run of a job that asks for it
+  // (training.deterministic), in a line; empty where that cannot be promised. Pure until operators() was called, then
+  // with what was found there.
+  virtual std::string determinism() const { return ""; }
   // Opens the device on first call. Host thread.
   virtual Device& device() = 0;
   // Complete: every pointer set. Owned by the backend.

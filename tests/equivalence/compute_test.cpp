@@ -38,6 +38,20 @@ TEST_F(Compute, IsRefusedOnABackendWithoutSuchOperators) {
                "plugin that does");
 }
 
+TEST_F(Compute, ADeterministicJobIsRefusedOnABackendThatPromisesNothing) {
+  EXPECT_ERROR(gradients("training { deterministic: true } ", on({1, 1})), ErrorKind::config,
+               "training.deterministic is set, but backend 'rounding_backend' does not promise the same bits in every "
+               "run; remove the setting, or use a backend that does");
+}
+
+TEST_F(Compute, ADeterministicJobIsTheSameOnTheHost) {
+  RunRequest request = on({1, 2});
+  request.rounding = false;
+  const GradientResult plain = gradients("", request), again = gradients("training { deterministic: true } ", request);
+  EXPECT_EQ(again.loss, plain.loss);
+  EXPECT_EQ(again.gradients, plain.gradients);
+}
+
 // Each gradient by the largest difference over its own largest element. bf16 keeps 8 bits: one rounding is 2^-9, and a
 // gradient has gone through some dozens. It must also be seen that anything was rounded at all.
 TEST_F(Compute, GradientsInBf16AreThoseInFp32UpToRounding) {

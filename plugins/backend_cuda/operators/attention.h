@@ -3,6 +3,7 @@
 #include <atomic>
 #include <initializer_list>
 #include <memory>
+#include <string>
 
 #include "plugins/backend_cuda/operators/cudnn_attention.h"
 #include "plugins/backend_cuda/operators/device_facts.h"
@@ -10,6 +11,8 @@
 #include "runtime/operators/attention.h"
 
 namespace ananke::cuda {
+
+struct AttentionCall;
 
 // Which kernels attend.
 enum class AttentionChoice {
@@ -26,9 +29,13 @@ class CudaAttention final : public Attention {
  public:
   // `widest`: the largest type of activations that `workspace` makes room for; cuDNN is used where it is bf16. On the
   // current device; Error(config) where cuDNN is asked for and cannot be had.
-  CudaAttention(const DeviceFacts& facts, const Faults& faults, DType widest, AttentionChoice choice);
+  // `deterministic`: the same bits in every run, by whichever kernels.
+  CudaAttention(const DeviceFacts& facts, const Faults& faults, DType widest, AttentionChoice choice,
+                bool deterministic);
+  std::string kernels() const;  // whose attend: "cuDNN 9.19.0"
   std::size_t saved(const Sizes& s) const override;
-  // Builds cuDNN's plans for these sizes where there are none: sizes are asked for before the first step.
+  // Builds cuDNN's plans for these sizes where there are none: sizes are asked for before the first step. Error(config)
+  // where a deterministic pass of cuDNN's would need too much memory.
   std::size_t workspace(const Sizes& s) const override;
   void forward(Stream& stream, const Forward& a) override;
   void backward(Stream& stream, const Backward& a) override;
@@ -36,12 +43,17 @@ class CudaAttention final : public Attention {
  private:
   void open_cudnn(const DeviceFacts& facts);
   bool has_room_for_cudnn(const Sizes& n) const;
+  void refuse_many_pairs(const Sizes& n) const;
   void plan_cudnn(const Sizes& n) const;
+  void check_call(const char* op, const Sizes& n, DType elements, bool cudnn, const Region& saved_memory,
+                  const Region& scratch) const;
+  RaggedCall ragged_call(const AttentionCall& call, const Inputs& in, Carve& rest) const;
   bool by_cudnn(const Sizes& n, DType elements, std::initializer_list<const void*> data) const;
 
   const Faults& faults_;
   const DType widest_;
   const AttentionChoice choice_;
+  const bool deterministic_;
   std::unique_ptr<CudnnAttention> cudnn_;     // null: the own kernels
   mutable std::atomic<bool> refused_{false};  // cuDNN had no plan
 };

@@ -8,6 +8,7 @@
 #include "plugins/backend_cuda/operators/elements.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/units.h"
 #include "runtime/operators/arguments.h"
 #include "runtime/operators/validate.h"
 
@@ -17,11 +18,6 @@ namespace {
 using Sizes = Attention::Sizes;
 
 constexpr std::size_t alignment = 16;  // of what cuDNN reads
-
-void check_dim(const char* op, const Sizes& n) {
-  ANANKE_CHECK(n.head_dim <= most_head_dim, "{}: heads of {} elements, but the CUDA backend takes at most {}", op,
-               n.head_dim, most_head_dim);
-}
 
 std::size_t scratch_bytes(const Sizes& n, DType elements) {
   Carve carve;
@@ -42,17 +38,13 @@ struct Prepared {
     Carve saved_carve(saved);
     call = {raw(stream), n, layout_saved(saved_carve, n), layout_scratch(rest, n, elements), elements, faults.sink()};
   }
-  const std::int32_t* valid() const { return call.scratch.first_tile + call.n.segments; }
 };
-
-const std::int32_t* offsets_of(const Attention::Inputs& in) {
-  return static_cast<const std::int32_t*>(in.segments.offsets.data);
-}
 
 }  // namespace
 
-CudaAttention::CudaAttention(const DeviceFacts& facts, const Faults& faults, DType widest, AttentionChoice choice)
-    : faults_(faults), widest_(widest), choice_(choice) {
+CudaAttention::CudaAttention(const DeviceFacts& facts, const Faults& faults, DType widest, AttentionChoice choice,
+                             bool deterministic)
+    : faults_(faults), widest_(widest), choice_(choice), deterministic_(deterministic) {
   constexpr std::size_t needed = 172 << 10;  // the backward pass of 128 elements a head
   if (facts.shared_per_block_most < needed) {
     fail(ErrorKind::config,
@@ -75,7 +67,7 @@ CudaAttention::CudaAttention(const DeviceFacts& facts, const Faults& faults, DTy
 void CudaAttention::open_cudnn(const DeviceFacts& facts) {
   if (choice_ == AttentionChoice::own || widest_ != DType::bf16) return;
   std::string reason;
-  cudnn_ = CudnnAttention::open(reason);
+  cudnn_ = CudnnAttention::open(reason, deterministic_);
   if (cudnn_) {
     log_info("attention on {}: cuDNN {}", facts.name, cudnn_->version());
   } else if (choice_ == AttentionChoice::cudnn) {
@@ -85,10 +77,27 @@ void CudaAttention::open_cudnn(const DeviceFacts& facts) {
   }
 }
 
+std::string CudaAttention::kernels() const {
+  return cudnn_ && !refused_ ? "cuDNN " + cudnn_->version() : "the backend's own kernels";
+}
+
 // Also where there is no library, so that the memory that is planned is the same everywhere.
 bool CudaAttention::has_room_for_cudnn(const Sizes& n) const {
   return choice_ != AttentionChoice::own && widest_ == DType::bf16 && n.tokens > 0 && n.query_heads > 0 &&
          n.segments > 0;
+}
+
+// By the sizes alone: a job is refused where it is checked, not where it first meets cuDNN.
+void CudaAttention::refuse_many_pairs(const Sizes& n) const {
+  const std::int64_t bytes = CudnnAttention::pair_bytes(n, 1);
+  if (!deterministic_ || bytes <= CudnnAttention::most_pair_bytes) return;
+  fail(ErrorKind::config,
+       "training.deterministic: cuDNN's deterministic backward pass of attention needs memory that grows with the "
+       "square of a document's length, {} for {} heads and documents of up to {} tokens, of {} that it may take; "
+       "shorten training.sequence_length, set attention: OWN for the backend's own kernels, which are slow, or remove "
+       "training.deterministic",
+       format_bytes(static_cast<std::uint64_t>(bytes)), n.query_heads, n.longest,
+       format_bytes(static_cast<std::uint64_t>(CudnnAttention::most_pair_bytes)));
 }
 
 void CudaAttention::plan_cudnn(const Sizes& n) const {
@@ -114,58 +123,64 @@ std::size_t CudaAttention::saved(const Sizes& s) const {
 }
 
 std::size_t CudaAttention::workspace(const Sizes& s) const {
+  if (has_room_for_cudnn(s)) refuse_many_pairs(s);
   plan_cudnn(s);
   Carve carve;
   layout_scratch(carve, s, widest_);
   if (has_room_for_cudnn(s)) {
-    CudnnAttention::layout(carve, cudnn_ && !refused_ ? cudnn_->planned(s) : s);
+    CudnnAttention::layout(carve, cudnn_ && !refused_ ? cudnn_->planned(s) : s, deterministic_);
   }
   return carve.used();
 }
 
+void CudaAttention::check_call(const char* op, const Sizes& n, DType elements, bool cudnn, const Region& saved_memory,
+                               const Region& scratch) const {
+  ANANKE_CHECK(n.head_dim <= most_head_dim, "{}: heads of {} elements, but the CUDA backend takes at most {}", op,
+               n.head_dim, most_head_dim);
+  expect_region(op, "saved", saved_memory, saved(n));
+  expect_region(op, "workspace", scratch, cudnn ? workspace(n) : scratch_bytes(n, elements));
+}
+
+RaggedCall CudaAttention::ragged_call(const AttentionCall& call, const Inputs& in, Carve& rest) const {
+  const Sizes planned = cudnn_->planned(call.n);
+  return {call.stream, call.n, static_cast<const std::int32_t*>(in.segments.offsets.data),
+          call.scratch.first_tile + call.n.segments, CudnnAttention::layout(rest, planned, deterministic_)};
+}
+
 void CudaAttention::forward(Stream& stream, const Forward& a) {
-  constexpr const char* op = "attention forward";
   const DType elements = elements_of(a.in.q);
   const Sizes n = arguments::check(a, elements);
-  check_dim(op, n);
   const bool cudnn = by_cudnn(n, elements, {a.in.v.data, a.o.data});
-  expect_region(op, "saved", a.saved, saved(n));
-  expect_region(op, "workspace", a.workspace, cudnn ? workspace(n) : scratch_bytes(n, elements));
+  check_call("attention forward", n, elements, cudnn, a.saved, a.workspace);
   if (n.tokens == 0 || n.query_heads == 0) return;
   Prepared prepared(stream, n, a.saved, a.workspace, elements, faults_);
   const AttentionCall& call = prepared.call;
   prepare(call, a.in, true);
   if (!cudnn) return attend(call, a);
-  const RaggedScratch ragged = CudnnAttention::layout(prepared.rest, cudnn_->planned(n));
   cudnn_->forward(
-      call.stream, n, offsets_of(a.in), prepared.valid(), ragged,
+      ragged_call(call, a.in, prepared.rest),
       {.q = call.scratch.q, .k = call.scratch.k, .v = a.in.v.data, .o = a.o.data, .log_sum = call.saved.log_sum});
 }
 
 void CudaAttention::backward(Stream& stream, const Backward& a) {
-  constexpr const char* op = "attention backward";
   const DType elements = elements_of(a.in.q);
   const Sizes n = arguments::check(a, elements);
-  check_dim(op, n);
   const bool cudnn = by_cudnn(n, elements, {a.in.v.data, a.o.data, a.d_o.data, a.dq.data, a.dk.data, a.dv.data});
-  expect_region(op, "saved", a.saved, saved(n));
-  expect_region(op, "workspace", a.workspace, cudnn ? workspace(n) : scratch_bytes(n, elements));
+  check_call("attention backward", n, elements, cudnn, a.saved, a.workspace);
   if (n.tokens == 0 || n.query_heads == 0) return;
   Prepared prepared(stream, n, a.saved, a.workspace, elements, faults_);
   const AttentionCall& call = prepared.call;
   prepare(call, a.in, false);
   if (cudnn) {
-    const RaggedScratch ragged = CudnnAttention::layout(prepared.rest, cudnn_->planned(n));
-    cudnn_->backward(call.stream, n, offsets_of(a.in), prepared.valid(), ragged,
-                     {.q = call.scratch.q,
-                      .k = call.scratch.k,
-                      .v = a.in.v.data,
-                      .o = a.o.data,
-                      .log_sum = call.saved.log_sum,
-                      .d_o = a.d_o.data,
-                      .dq = a.dq.data,
-                      .dk = a.dk.data,
-                      .dv = a.dv.data});
+    cudnn_->backward(ragged_call(call, a.in, prepared.rest), {.q = call.scratch.q,
+                                                              .k = call.scratch.k,
+                                                              .v = a.in.v.data,
+                                                              .o = a.o.data,
+                                                              .log_sum = call.saved.log_sum,
+                                                              .d_o = a.d_o.data,
+                                                              .dq = a.dq.data,
+                                                              .dk = a.dk.data,
+                                                              .dv = a.dv.data});
   } else {
     take_delta(call, a);
     attend_backward(call, a);

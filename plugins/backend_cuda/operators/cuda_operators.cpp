@@ -3,14 +3,14 @@
 namespace ananke::cuda {
 
 CudaOperators::CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest,
-                             AttentionChoice attention)
+                             AttentionChoice attention, bool deterministic)
     : facts_(facts),
       faults_(memory, pinned),
       products_(facts_, memory),
       offsets_(pinned),
       embedding_(faults_),
       linear_(products_),
-      attention_(facts_, faults_, widest, attention),
+      attention_(facts_, faults_, widest, attention, deterministic),
       router_(facts_, faults_, products_),
       permute_(facts_, faults_),
       exchange_(facts_, faults_),

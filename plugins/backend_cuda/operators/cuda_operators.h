@@ -28,14 +28,15 @@ class CudaOperators {
   // On the current device, which is `facts`'; without CUDA, for sizes only, where `facts` are those expected. Takes 128
   // MiB and a little of `memory`, and a few KiB of `pinned` host memory that the device can write. `widest`: the
   // largest type of activations that `saved` and `workspace` make room for; calls with wider ones are refused where it
-  // matters.
+  // matters. `deterministic`: all give the same bits in every run; without it, all but attention by cuDNN do.
   CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest = DType::f32,
-                AttentionChoice attention = AttentionChoice::own);
+                AttentionChoice attention = AttentionChoice::own, bool deterministic = false);
   CudaOperators(const CudaOperators&) = delete;
   CudaOperators& operator=(const CudaOperators&) = delete;
   const OperatorSet& set() const noexcept { return set_; }
   // Throws what kernels found wrong in their data (faults.h): to be called when a stream's work is done. Thread-safe.
   void check() const { faults_.check(); }
+  std::string attention_kernels() const { return attention_.kernels(); }
   // How often operators waited for the stream to see a number that lies on the device.
   std::uint64_t reads() const noexcept { return offsets_.reads(); }
 

@@ -30,8 +30,7 @@ using Graph = fe::graph::Graph;
 using TensorPointer = std::shared_ptr<fe::graph::Tensor_attributes>;
 using Sizes = Attention::Sizes;
 
-constexpr std::int64_t batch_step = 4;  // from one planned number of documents to the next
-constexpr std::size_t oldest = 90600;   // ragged statistics, shared keys, workspace by tokens
+constexpr std::size_t oldest = 90600;  // ragged statistics, shared keys, workspace by tokens
 
 enum Uid : std::int64_t {
   q_id = 1,
@@ -75,7 +74,8 @@ struct Plan {
 // Builds the graphs. Tensors are [batch, heads, longest, width] with rows of tokens one after the other.
 class Builder {
  public:
-  Builder(const Sizes& n, std::int64_t batch) : n_(n), batch_(batch), graph_(std::make_shared<Graph>()) {
+  Builder(const Sizes& n, std::int64_t batch, bool deterministic)
+      : n_(n), batch_(batch), deterministic_(deterministic), graph_(std::make_shared<Graph>()) {
     graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -112,7 +112,8 @@ class Builder {
                        .set_seq_len_q(lengths(query_length_id))
                        .set_seq_len_kv(lengths(key_length_id))
                        .set_max_total_seq_len_q(n_.tokens)
-                       .set_max_total_seq_len_kv(n_.tokens);
+                       .set_max_total_seq_len_kv(n_.tokens)
+                       .set_deterministic_algorithm(deterministic_);
     auto [dq, dk, dv] = graph_->sdpa_backward(q, k, v, o, d_o, log_sum, options);
     for (const TensorPointer& gradient : {dq, dk, dv}) gradient->set_output(true);
     shape(*dq, dq_id, n_.query_heads, n_.head_dim);
@@ -145,10 +146,12 @@ class Builder {
 
   const Sizes& n_;
   const std::int64_t batch_;
+  const bool deterministic_;
   std::shared_ptr<Graph> graph_;
 };
 
-void build(Graph& graph, cudnnHandle_t handle, const Sizes& n, std::int64_t batch, const char* pass) {
+// `most`: bytes of workspace that are planned.
+void build(Graph& graph, cudnnHandle_t handle, const Sizes& n, std::int64_t batch, std::size_t most, const char* pass) {
   const std::string what = fmt::format(
       "plan the {} pass of attention of {} documents of up to {} tokens, {} heads sharing {}, of {} elements", pass,
       batch, n.longest, n.query_heads, n.key_heads, n.head_dim);
@@ -159,8 +162,6 @@ void build(Graph& graph, cudnnHandle_t handle, const Sizes& n, std::int64_t batc
   check(graph.build_plans(), what.c_str());
   std::int64_t bytes = 0;
   check(graph.get_workspace_size(bytes), what.c_str());
-  Carve carve;
-  const std::size_t most = CudnnAttention::layout(carve, n).workspace_bytes;
   if (bytes < 0 || static_cast<std::size_t>(bytes) > most) {
     fail(ErrorKind::config, "cuDNN wants {} bytes of workspace to {}; {} are planned for it", bytes, what, most);
   }
@@ -180,7 +181,7 @@ struct PlanSet {
 
 class Cudnn final : public CudnnAttention {
  public:
-  explicit Cudnn(cudnnHandle_t handle) : handle_(handle) {}
+  Cudnn(cudnnHandle_t handle, bool deterministic) : handle_(handle), deterministic_(deterministic) {}
   ~Cudnn() override {
     sets_.clear();
     fe::detail::destroy_handle(handle_);
@@ -206,26 +207,17 @@ class Cudnn final : public CudnnAttention {
     return n.segments > 0 && set && n.segments <= set->forward.back().batch;
   }
 
-  void forward(cudaStream_t stream, const Sizes& n, const std::int32_t* offsets, const std::int32_t* valid,
-               const RaggedScratch& scratch, const Tensors& t) override {
-    std::lock_guard lock(mutex_);
-    const Plan& plan = plan_for(found(n).forward, n);
-    fill_ragged(stream, plan.batch, n, offsets, valid, scratch);
-    Pointers pointers = common(scratch, t);
-    run(stream, plan, pointers, scratch, "put the forward pass of attention on the stream");
+  void forward(const RaggedCall& call, const Tensors& t) override {
+    run(call, &PlanSet::forward, common(call.scratch, t), "put the forward pass of attention on the stream");
   }
 
-  void backward(cudaStream_t stream, const Sizes& n, const std::int32_t* offsets, const std::int32_t* valid,
-                const RaggedScratch& scratch, const Tensors& t) override {
-    std::lock_guard lock(mutex_);
-    const Plan& plan = plan_for(found(n).backward, n);
-    fill_ragged(stream, plan.batch, n, offsets, valid, scratch);
-    Pointers pointers = common(scratch, t);
-    add(pointers, d_o_id, t.d_o, scratch.q);
-    add(pointers, dq_id, t.dq, scratch.q);
-    add(pointers, dk_id, t.dk, scratch.k);
-    add(pointers, dv_id, t.dv, scratch.k);
-    run(stream, plan, pointers, scratch, "put the backward pass of attention on the stream");
+  void backward(const RaggedCall& call, const Tensors& t) override {
+    Pointers pointers = common(call.scratch, t);
+    add(pointers, d_o_id, t.d_o, call.scratch.q);
+    add(pointers, dq_id, t.dq, call.scratch.q);
+    add(pointers, dk_id, t.dk, call.scratch.k);
+    add(pointers, dv_id, t.dv, call.scratch.k);
+    run(call, &PlanSet::backward, std::move(pointers), "put the backward pass of attention on the stream");
   }
 
  private:
@@ -246,11 +238,18 @@ class Cudnn final : public CudnnAttention {
     return pointers;
   }
 
-  void run(cudaStream_t stream, const Plan& plan, Pointers& pointers, const RaggedScratch& scratch, const char* what) {
-    if (fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS) {
+  void run(const RaggedCall& call, std::vector<Plan> PlanSet::*pass, Pointers pointers, const char* what) {
+    std::lock_guard lock(mutex_);
+    const PlanSet* set = find(call.n);
+    ANANKE_CHECK(set != nullptr, "attention of {} tokens was not planned", call.n.tokens);
+    const std::vector<Plan>& plans = set->*pass;
+    const Plan& plan =
+        *std::find_if(plans.begin(), plans.end(), [&](const Plan& one) { return one.batch >= call.n.segments; });
+    fill_ragged(call, plan.batch);
+    if (fe::detail::set_stream(handle_, call.stream) != CUDNN_STATUS_SUCCESS) {
       fail(ErrorKind::internal, "cuDNN does not take the stream to {}", what);
     }
-    const auto result = plan.graph->execute(handle_, pointers, scratch.workspace);
+    const auto result = plan.graph->execute(handle_, pointers, call.scratch.workspace);
     if (!result.is_good()) fail(ErrorKind::internal, "cuDNN cannot {}: {}", what, result.err_msg);
   }
 
@@ -263,19 +262,18 @@ class Cudnn final : public CudnnAttention {
     }
     return best;
   }
-  const PlanSet& found(const Sizes& n) const {
-    const PlanSet* set = find(n);
-    ANANKE_CHECK(set != nullptr, "attention of {} tokens was not planned", n.tokens);
-    return *set;
-  }
-  static const Plan& plan_for(const std::vector<Plan>& plans, const Sizes& n) {
-    return *std::find_if(plans.begin(), plans.end(), [&](const Plan& plan) { return plan.batch >= n.segments; });
-  }
-
   void add_plans(PlanSet& set, std::int64_t batch) {
-    Plan forward{Builder(set.sizes, batch).forward(), batch}, backward{Builder(set.sizes, batch).backward(), batch};
-    build(*forward.graph, handle_, set.sizes, batch, "forward");
-    build(*backward.graph, handle_, set.sizes, batch, "backward");
+    if (deterministic_ && pair_bytes(set.sizes, batch) > most_pair_bytes) {
+      fail(ErrorKind::config,
+           "a deterministic backward pass of {} documents of up to {} tokens keeps {} bytes of pairs", batch,
+           set.sizes.longest, pair_bytes(set.sizes, batch));
+    }
+    Carve carve;
+    const std::size_t most = layout(carve, set.sizes, deterministic_).workspace_bytes;
+    Plan forward{Builder(set.sizes, batch, deterministic_).forward(), batch},
+        backward{Builder(set.sizes, batch, deterministic_).backward(), batch};
+    build(*forward.graph, handle_, set.sizes, batch, most, "forward");
+    build(*backward.graph, handle_, set.sizes, batch, most, "backward");
     set.forward.push_back(std::move(forward));
     set.backward.push_back(std::move(backward));
   }
@@ -313,13 +311,14 @@ class Cudnn final : public CudnnAttention {
   }
 
   const cudnnHandle_t handle_;
+  const bool deterministic_;
   std::mutex mutex_;
   std::vector<PlanSet> sets_;
 };
 
 }  // namespace
 
-std::unique_ptr<CudnnAttention> CudnnAttention::open(std::string& reason) {
+std::unique_ptr<CudnnAttention> CudnnAttention::open(std::string& reason, bool deterministic) {
   if (!library()) {
     reason = "libcudnn.so.9 was not found; put its folder into LD_LIBRARY_PATH";
     return nullptr;
@@ -334,7 +333,7 @@ std::unique_ptr<CudnnAttention> CudnnAttention::open(std::string& reason) {
     reason = fmt::format("cuDNN cannot be started: {}", fe::detail::get_error_string(status));
     return nullptr;
   }
-  return std::make_unique<Cudnn>(handle);
+  return std::make_unique<Cudnn>(handle, deterministic);
 }
 
 }  // namespace ananke::cuda

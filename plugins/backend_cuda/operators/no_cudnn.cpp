@@ -3,7 +3,7 @@
 
 namespace ananke::cuda {
 
-std::unique_ptr<CudnnAttention> CudnnAttention::open(std::string& reason) {
+std::unique_ptr<CudnnAttention> CudnnAttention::open(std::string& reason, bool) {
   reason = "this backend_cuda was built without cuDNN's headers (cudnn.h 9.6 or newer and cudnn_frontend.h)";
   return nullptr;
 }

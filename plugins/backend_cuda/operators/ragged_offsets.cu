@@ -22,10 +22,9 @@ __global__ void ragged_kernel(std::int64_t batch, Attention::Sizes n, const std:
 
 }  // namespace
 
-void fill_ragged(cudaStream_t stream, std::int64_t batch, const Attention::Sizes& n, const std::int32_t* offsets,
-                 const std::int32_t* valid, const RaggedScratch& scratch) {
-  ragged_kernel<<<static_cast<unsigned>(blocks_for(batch + 1, threads)), threads, 0, stream>>>(batch, n, offsets, valid,
-                                                                                               scratch);
+void fill_ragged(const RaggedCall& call, std::int64_t batch) {
+  ragged_kernel<<<static_cast<unsigned>(blocks_for(batch + 1, threads)), threads, 0, call.stream>>>(
+      batch, call.n, call.offsets, call.valid, call.scratch);
   ANANKE_CUDA_LAUNCHED("attention: ragged offsets");
 }
 

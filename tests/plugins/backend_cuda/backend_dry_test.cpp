@@ -45,6 +45,19 @@ TEST(BackendCudaMisuse, LimitsThatContradictAreRefused) {
   EXPECT_EQ(error_of([&] { setting.make(); }), "");
 }
 
+TEST(BackendCudaMisuse, SumsInSwitchesAreRefusedForADeterministicJob) {
+  Setting setting;
+  setting.config.set_nvlink_sharp(true);
+  EXPECT_EQ(error_of([&] { setting.make(); }), "");
+  setting.job.mutable_training()->set_deterministic(true);
+  EXPECT_EQ(error_of([&] { setting.make(); }),
+            "config: training.deterministic: backend_cuda cannot promise the same bits with nvlink_sharp, whose sums "
+            "are in an order of the switches' own; remove one of the two");
+  setting.config.set_nvlink_sharp(false);
+  EXPECT_EQ(setting.make().determinism(),
+            "kernels and NCCL's collectives add in one order on the same nodes; attention by kernels that do");
+}
+
 TEST(BackendCudaMisuse, ADryRunOpensNoDevice) {
   Setting setting;
   BackendCuda backend = setting.make();

@@ -172,6 +172,18 @@ TEST_F(CudnnAttentionTest, LeavesMoreDocumentsThanItsPlansToTheOwnKernels) {
       ~std::size_t{0});
 }
 
+// The deterministic backward pass: all results have the same bits both times.
+TEST_F(CudnnAttentionTest, GivesTheSameBitsWhereThatIsAskedFor) {
+  const auto deterministic = cuda_bench(DType::bf16, AttentionChoice::cudnn, true);
+  const Case cases[] = {{16, 4, 128, {1024}}, {8, 2, 128, {130, 1, 64, 200, 700}}};
+  for (const Case& c : cases) {
+    compare_on(
+        *deterministic, "cuDNN's deterministic attention of " + std::to_string(c.tokens()) + " tokens",
+        [&](Bench& b) { return attention(b, c, c.offsets(), c.positions()); }, ~std::size_t{0});
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_F(CudnnAttentionTest, SaysWhatIsWrongWithOffsets) {
   const Case c{2, 1, 64, {3, 4}};
   try {

@@ -54,10 +54,10 @@ class HostBench final : public Bench {
 
 class CudaBench final : public Bench {
  public:
-  CudaBench(DType elements, AttentionChoice attention)
+  CudaBench(DType elements, AttentionChoice attention, bool deterministic)
       : Bench(elements, elements == DType::bf16),
         device_({0, "test", std::size_t{64} << 20, std::size_t{1} << 20}),
-        operators_(device_.facts(), device_.memory(), device_.host_memory(), elements, attention) {}
+        operators_(device_.facts(), device_.memory(), device_.host_memory(), elements, attention, deterministic) {}
   ~CudaBench() override { clear(); }
   const OperatorSet& operators() override { return operators_.set(); }
   Stream& stream() override { return device_.stream(Resource::compute); }
@@ -136,8 +136,8 @@ SharedBenches& shared_benches() {  // GoogleTest owns it
 }  // namespace
 
 std::unique_ptr<Bench> host_bench(bool rounded) { return std::make_unique<HostBench>(rounded); }
-std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention) {
-  return std::make_unique<CudaBench>(elements, attention);
+std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention, bool deterministic) {
+  return std::make_unique<CudaBench>(elements, attention, deterministic);
 }
 
 std::string no_device() {

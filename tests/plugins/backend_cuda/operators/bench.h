@@ -83,7 +83,8 @@ class Bench {
 };
 
 std::unique_ptr<Bench> host_bench(bool rounded);
-std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention = AttentionChoice::own);
+std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention = AttentionChoice::own,
+                                  bool deterministic = false);
 // Why there is no device, or empty.
 std::string no_device();
 

@@ -23,8 +23,9 @@ class ZeroedMemory final : public MemorySource {
 };
 
 struct Planned {
-  explicit Planned(DType widest = DType::f32, AttentionChoice attention = AttentionChoice::own)
-      : operators(DeviceFacts::expected(), arena, arena, widest, attention) {}
+  explicit Planned(DType widest = DType::f32, AttentionChoice attention = AttentionChoice::own,
+                   bool deterministic = false)
+      : operators(DeviceFacts::expected(), arena, arena, widest, attention, deterministic) {}
   const OperatorSet* operator->() const { return &operators.set(); }
   ZeroedMemory source;
   Arena arena{source};
@@ -76,6 +77,36 @@ TEST(CudaOperatorsOfNoDevice, KeepRoomForCudnnWhereActivationsAreBf16) {
   EXPECT_LE(more, gradients + (std::size_t{33} << 20));
   EXPECT_EQ(wide->attention->workspace(n), planned()->attention->workspace(n));
   EXPECT_EQ(narrow->attention->workspace({0, 8, 2, 64, 0, 0}), own->attention->workspace({0, 8, 2, 64, 0, 0}));
+}
+
+TEST(CudaOperatorsOfNoDevice, RefuseTheDeterministicAttentionOfLongDocuments) {
+  const Attention::Sizes row{65536, 64, 8, 128, 65536, 65536};
+  for (const AttentionChoice choice : {AttentionChoice::automatic, AttentionChoice::cudnn}) {
+    const Planned cudnn(DType::bf16, choice, true);
+    try {
+      cudnn->attention->workspace(row);
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::config);
+      EXPECT_NE(std::string(error.what()).find("512 GiB for 64 heads and documents of up to 65536 tokens"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+  const Planned own(DType::bf16, AttentionChoice::own, true), wide(DType::f32, AttentionChoice::automatic, true);
+  EXPECT_GT(own->attention->workspace(row), 0U);
+  EXPECT_GT(wide->attention->workspace(row), 0U);
+}
+
+TEST(CudaOperatorsOfNoDevice, KeepRoomForPairsOfTokensWhereAttentionIsDeterministic) {
+  const Planned plain(DType::bf16, AttentionChoice::automatic), same(DType::bf16, AttentionChoice::automatic, true);
+  const auto more = [&](const Attention::Sizes& n) {
+    return same->attention->workspace(n) - plain->attention->workspace(n);
+  };
+  const std::size_t pairs = std::size_t{2} * 16 * 4096 * 4096;  // of one document
+  EXPECT_EQ(more({16384, 16, 4, 128, 1, 4096}), pairs);
+  EXPECT_EQ(more({16384, 16, 4, 128, 3, 4096}), 4 * pairs);
+  EXPECT_EQ(more({16384, 16, 4, 128, 16384, 4096}), 16 * pairs) << "no more than 8 GiB";
 }
 
 TEST(CudaOperatorsOfNoDevice, RefuseCudnnForF32) {
