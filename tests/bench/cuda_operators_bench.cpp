@@ -312,16 +312,19 @@ void optimizers(Bench& b) {
   b.moves("hash", bytes, [&] { b.set().elementwise->hash(b.stream(), g, hash); });
 }
 
+// Matrices of W2's experts (site/local/jobs/w2.textproto), as many as are computed at a time.
 void newton_schulz(Bench& b) {
-  constexpr std::int64_t count = 8, rows = 1792, columns = 6144;
-  const TensorView matrices = b.random(single, {count, rows, columns}),
-                   finite = b.filled(std::vector<std::int32_t>{1}, {1});
-  const Region workspace = b.region(b.set().newton_schulz->workspace({count, rows, columns}));
-  const double step = 2.0 * rows * rows * (2.0 * columns + rows);
-  b.computes("newton_schulz 8 x 1792 x 6144, bf16", 5 * count * step, [&] {
-    b.set().newton_schulz->run(
-        b.stream(), {matrices, 5, 3.4445, -4.775, 2.0315, 1e-7, NewtonSchulz::Precision::bf16, finite, workspace});
-  });
+  constexpr std::int64_t count = 12, narrow = 1792, wide = 6144;
+  const TensorView finite = b.filled(std::vector<std::int32_t>{1}, {1});
+  const double step = 2.0 * narrow * narrow * (2.0 * wide + narrow);
+  for (const auto& [rows, columns] : {std::pair(narrow, wide), std::pair(wide, narrow)}) {
+    const TensorView matrices = b.random(single, {count, rows, columns});
+    const Region workspace = b.region(b.set().newton_schulz->workspace({count, rows, columns}));
+    b.computes(fmt::format("newton_schulz {} x {} x {}, bf16", count, rows, columns), 5 * count * step, [&] {
+      b.set().newton_schulz->run(
+          b.stream(), {matrices, 5, 3.4445, -4.775, 2.0315, 1e-7, NewtonSchulz::Precision::bf16, finite, workspace});
+    });
+  }
 }
 
 void wire(Bench& b) {
