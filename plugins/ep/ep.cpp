@@ -20,7 +20,6 @@
 namespace ananke {
 namespace {
 
-using ep::ChunkSaved;
 using ep::LayerSaved;
 
 // Where what travels in one direction lands, chunks in turn.
@@ -94,7 +93,7 @@ class Ep final : public Experts {
     int turn;
     TokenRange tokens;
     TensorView copies;  // i32 [tokens, ranks]
-    ChunkSaved saved;
+    Exchange::Copies arrived;
   };
   Chunk at(const ExpertExchange& a, const ExpertChunk& chunk) const;
   const std::int32_t* counted(const ExpertExchange& a) const;
@@ -122,7 +121,7 @@ class Ep final : public Experts {
   WireRow token_row_{}, plain_row_{}, gradient_row_{};
   Buffer out_, back_;
   TensorView send_out_, send_back_[2];
-  Lane tokens_, gradients_, results_;  // x (and dy without recompute); dy; y and dx
+  Lane tokens_, gradients_, results_;  // x (and dy where no dispatch is made again); dy; y and dx
   std::unique_ptr<Event> ready_, counted_, summed_[2];
   std::vector<std::vector<std::int32_t>> counts_;  // by layer and slot: [2, ranks, chunks], as LayerSaved::counts
   std::vector<std::array<std::uint64_t, directions.size()>> received_;  // bytes from other ranks, by layer
@@ -196,7 +195,7 @@ const std::int32_t* Ep::counted(const ExpertExchange& a) const {
 void Ep::begin(Stream& compute, const ExpertExchange& a) {
   const LayerSaved saved = ep::layer_saved(sizes_, chunks_, a.saved);
   const std::int64_t tokens = a.routing.indices.shape[0];
-  if (!a.again || sizes_.recompute) {
+  if (!a.again || a.dispatch_again) {
     operators_->plan(compute, {a.routing.indices, sizes_.experts, capacity_.tokens,
                                tokens_of(saved.copies, {0, tokens}), saved.leaving()});
     compute.record(*ready_);
@@ -268,7 +267,7 @@ void Ep::dispatch_end(Stream& compute, const ExpertExchange& a, const ExpertChun
   compute.wait(*tokens_.arrived[c.turn]);
   operators_->expand(compute, {place_of(tokens_, c.turn, capacity_.copies, token_row_), token_row_,
                                ep::layer_saved(sizes_, chunks_, a.saved).arriving(), chunk.index, sizes_.local().first,
-                               chunk.rows, chunk.offsets, c.saved.copies, a.workspace});
+                               chunk.rows, chunk.offsets, c.arrived, a.workspace});
   compute.record(*tokens_.taken[c.turn]);
 }
 
@@ -276,7 +275,7 @@ void Ep::combine_begin(Stream& compute, const ExpertExchange& a, const ExpertChu
   const Chunk c = at(a, chunk);
   compute.wait(*results_.arrived[c.turn]);  // what was sent from here two chunks ago has left
   operators_->combine(
-      compute, {chunk.outputs, c.saved.copies, plain_row_, rows_in(send_back_[c.turn], capacity_.copies, plain_row_)});
+      compute, {chunk.outputs, c.arrived, plain_row_, rows_in(send_back_[c.turn], capacity_.copies, plain_row_)});
   send_back(compute, a, chunk.index, Direction::combine, plain_row_);
 }
 
@@ -301,14 +300,14 @@ void Ep::combine_backward_end(Stream& compute, const ExpertExchange& a, const Ex
   const Chunk c = at(a, chunk);
   compute.wait(*gradients().arrived[c.turn]);
   operators_->combine_backward(compute, {place_of(gradients(), c.turn, capacity_.copies, plain_row_), plain_row_,
-                                         chunk.outputs, c.saved.copies, chunk.d_outputs, c.saved.dweights});
+                                         c.arrived, chunk.d_weighted, chunk.row_weights});
   compute.record(*gradients().taken[c.turn]);
 }
 
 void Ep::dispatch_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) {
   const Chunk c = at(a, chunk);
   compute.wait(*results_.arrived[c.turn]);
-  operators_->expand_backward(compute, {chunk.d_rows, c.saved.copies, c.saved.dweights, gradient_row_,
+  operators_->expand_backward(compute, {chunk.d_rows, chunk.d_row_weights, c.arrived, gradient_row_,
                                         rows_in(send_back_[c.turn], capacity_.copies, gradient_row_)});
   send_back(compute, a, chunk.index, Direction::dispatch_backward, gradient_row_);
 }

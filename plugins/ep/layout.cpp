@@ -15,14 +15,13 @@ LayerSaved cut_layer(RegionCutter& cutter, const ExpertSizes& s, int chunks) {
   return saved;
 }
 
-ChunkSaved cut_chunk(RegionCutter& cutter, const ExpertSizes& s, int chunks) {
+Exchange::Copies cut_chunk(RegionCutter& cutter, const ExpertSizes& s, int chunks) {
   const std::int64_t copies = capacity_of(s, chunks).copies;
-  ChunkSaved saved;
-  saved.copies.count = cutter.tensor(DType::i32, {1});
-  saved.copies.rows = cutter.tensor(DType::i32, {copies, s.k});
-  saved.copies.slots = cutter.tensor(DType::i32, {copies, s.k});
-  saved.copies.weights = cutter.tensor(DType::f32, {copies, s.k});
-  saved.dweights = cutter.tensor(DType::f32, {copies, s.k});
+  Exchange::Copies saved;
+  saved.count = cutter.tensor(DType::i32, {1});
+  saved.rows = cutter.tensor(DType::i32, {copies, s.k});
+  saved.slots = cutter.tensor(DType::i32, {copies, s.k});
+  saved.weights = cutter.tensor(DType::f32, {copies, s.k});
   return saved;
 }
 
@@ -83,7 +82,7 @@ std::size_t chunk_saved_bytes(const ExpertSizes& s, int chunks) {
   return cutter.used();
 }
 
-ChunkSaved chunk_saved(const ExpertSizes& s, int chunks, Region region) {
+Exchange::Copies chunk_saved(const ExpertSizes& s, int chunks, Region region) {
   RegionCutter cutter(region);
   return cut_chunk(cutter, s, chunks);
 }

@@ -46,11 +46,7 @@ std::size_t layer_saved_bytes(const ExpertSizes& s, int chunks);
 LayerSaved layer_saved(const ExpertSizes& s, int chunks, Region region);
 
 // Per chunk.
-struct ChunkSaved {
-  Exchange::Copies copies;
-  TensorView dweights;  // [copies, k]
-};
 std::size_t chunk_saved_bytes(const ExpertSizes& s, int chunks);
-ChunkSaved chunk_saved(const ExpertSizes& s, int chunks, Region region);
+Exchange::Copies chunk_saved(const ExpertSizes& s, int chunks, Region region);
 
 }  // namespace ananke::ep

@@ -148,6 +148,7 @@ Problems check_job(const Job& job, std::uint32_t ranks) {
   append(&problems, check_data(job.data(), job.model()));
   append(&problems, check_evaluation(job.evaluation(), job.data()));
   append(&problems, check_training(job.training()));
+  append(&problems, check_recompute(job.training(), job.model()));
   append(&problems, check_checkpoint(job.checkpoint()));
   append(&problems, check_optimizer_rules(job));
   return problems;

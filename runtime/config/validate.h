@@ -43,6 +43,8 @@ Problems check_learning_rate(const LearningRate& rate, const Training& training)
 Problems check_data(const Data& data, const Model& model);
 Problems check_evaluation(const Evaluation& evaluation, const Data& data);
 Problems check_training(const Training& training);
+// Operators are named with SELECTIVE only, each once; ranges of layers exist and do not overlap.
+Problems check_recompute(const Training& training, const Model& model);
 Problems check_checkpoint(const Checkpointing& checkpoint);
 Problems check_optimizer_rules(const Job& job);  // regular expressions
 // All of the above.

@@ -73,7 +73,7 @@ std::string schedule_text(const Job& job, const Schedule& schedule, const PassLi
   const Training& training = job.training();
   return fmt::format("{} items a step: {} microbatch{} of {} rows a rank, {}, recompute {}, compute {}{}",
                      schedule.size(), limits.microbatches, limits.microbatches == 1 ? "" : "es",
-                     training.rows_per_microbatch(), order_text(limits), Training::Recompute_Name(training.recompute()),
+                     training.rows_per_microbatch(), order_text(limits), recompute_text(training),
                      Training::Compute_Name(training.compute()), training.deterministic() ? ", deterministic" : "");
 }
 

@@ -99,7 +99,7 @@ void run_rank(const ParityOptions& options, const Job& job, const Case& parity, 
   PassLimits limits;
   limits.tokens = most_rows * parity.length;
   limits.longest = limits.positions = parity.length;
-  limits.recompute = options.recompute ? RecomputeMode::full : RecomputeMode::none;
+  if (options.recompute) limits.recompute = Recompute::everything(job.model().num_hidden_layers());
   engine.start(limits);
   load_weights(engine.device(), engine.table(), engine.parameters().fragments(),
                HuggingfaceWeights(options.folder, job.model(), engine.table()), engine.routers().biases());

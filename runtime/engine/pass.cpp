@@ -21,19 +21,19 @@ ExpertSizes Pass::expert_sizes(const PassParts& parts, const PassLimits& limits)
           .k = parts.model.num_experts_per_tok(),
           .ranks = parts.placement.mesh().expert,
           .rank = parts.at.expert,
-          .recompute = limits.recompute == RecomputeMode::full,
+          .recompute = limits.recompute.any(LayerOperator::dispatch),
           .compute = parts.compute};
 }
 
 struct Pass::Memory {
-  std::size_t rope, input, saved, workspace, gradients, routing;
-  std::vector<std::size_t> saved_offset, saved_bytes;
+  std::size_t rope, input, kept, made_again, workspace, gradients, routing;
+  std::vector<std::size_t> kept_offset, kept_bytes;
 
   Memory(const PassParts& parts, const PassLimits& limits) {
     const Model& model = parts.model;
     // Sizes alone are asked of it, so it needs no cache.
     const Decoder decoder(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts,
-                          expert_sizes(parts, limits), router_rule(model), {}, {});
+                          expert_sizes(parts, limits), limits.recompute, router_rule(model), {}, {});
     const auto hidden_bytes = static_cast<std::size_t>(limits.tokens) * model.hidden_size() * size_of(parts.compute);
     const auto slots = static_cast<std::size_t>(limits.microbatches_per_gather);
     rope = aligned(static_cast<std::size_t>(limits.positions) * model.head_dim() / 2 * sizeof(float)) * 2;
@@ -42,24 +42,15 @@ struct Pass::Memory {
     gradients = input * slots;
     routing = aligned(static_cast<std::size_t>(limits.tokens) * model.num_experts_per_tok() * sizeof(std::int32_t)) *
               static_cast<std::size_t>(limits.microbatches) * model.num_hidden_layers();
-    // Without recompute every layer's own region; with it one that all blocks share, as the head always does.
-    saved = 0;
-    std::size_t shared = 0;
+    // What is kept, every block and slot has of its own; what is made again, all share.
+    kept = made_again = 0;
     for (const Block& block : parts.table.blocks()) {
-      const std::size_t bytes = decoder.saved_bytes(block, limits.tokens, limits.tokens, limits.longest);
-      saved_bytes.push_back(bytes);
-      const bool own = block.kind == BlockKind::layer && limits.recompute == RecomputeMode::none;
-      saved_offset.push_back(own ? saved : 0);
-      if (own)
-        saved += bytes * slots;
-      else
-        shared = std::max(shared, bytes);
+      const Decoder::SavedBytes bytes = decoder.saved_bytes(block, limits.tokens, limits.tokens, limits.longest);
+      kept_offset.push_back(kept);
+      kept_bytes.push_back(bytes.kept);
+      kept += bytes.kept * slots;
+      made_again = std::max(made_again, bytes.made_again);
     }
-    for (std::size_t b = 0; b < saved_offset.size(); ++b) {
-      const bool own = parts.table.blocks()[b].kind == BlockKind::layer && limits.recompute == RecomputeMode::none;
-      if (!own) saved_offset[b] = saved;
-    }
-    saved += shared;
   }
 };
 
@@ -75,12 +66,13 @@ Pass::Pass(const PassParts& parts, const PassLimits& limits, RouterBalancing& ro
   Device& device = parts.backend.device();
   Arena& memory = device.memory();
   rope_ = memory.allocate(sizes.rope, "rope cache");
-  saved_memory_ = memory.allocate(sizes.saved, "saved activations");
+  kept_ = memory.allocate(sizes.kept, "saved activations");
+  made_again_ = memory.allocate(sizes.made_again, "activations of one block");
   workspace_ = memory.allocate(sizes.workspace, "workspace");
   gradients_ = memory.allocate(sizes.gradients, "activation gradients");
   routing_ = memory.allocate(sizes.routing, "routing");
-  saved_offset_ = sizes.saved_offset;
-  saved_bytes_ = sizes.saved_bytes;
+  kept_offset_ = sizes.kept_offset;
+  kept_bytes_ = sizes.kept_bytes;
   parts.activations.start(device, static_cast<int>(parts.table.blocks().size()), slots_, sizes.input);
 
   const Model& model = parts.model;
@@ -92,9 +84,9 @@ Pass::Pass(const PassParts& parts, const PassLimits& limits, RouterBalancing& ro
   std::copy(cache.sine.begin(), cache.sine.end(), staging.view(DType::f32, shape, sizes.rope / 2).as<float>());
   device.copy(compute_, rope_.data(), staging.data(), sizes.rope);
   compute_.synchronize();
-  decoder_ =
-      std::make_unique<Decoder>(model, parts.table, parts.placement, parts.at, parts.backend.operators(), parts.experts,
-                                expert_sizes(parts, limits), router_rule(model, limits.forced_balance), cosine, sine);
+  decoder_ = std::make_unique<Decoder>(model, parts.table, parts.placement, parts.at, parts.backend.operators(),
+                                       parts.experts, expert_sizes(parts, limits), limits.recompute,
+                                       router_rule(model, limits.forced_balance), cosine, sine);
   const std::vector<Block>& blocks = parts.table.blocks();
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     if (blocks[b].moe) last_moe_ = static_cast<int>(b);
@@ -104,7 +96,8 @@ Pass::Pass(const PassParts& parts, const PassLimits& limits, RouterBalancing& ro
 std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limits) {
   const Memory sizes(parts, limits);
   std::vector<PlanLine> lines = {{"rope cache", Place::device, sizes.rope},
-                                 {"saved activations", Place::device, sizes.saved},
+                                 {"saved activations", Place::device, sizes.kept},
+                                 {"activations of one block", Place::device, sizes.made_again},
                                  {"workspace", Place::device, sizes.workspace},
                                  {"activation gradients", Place::device, sizes.gradients},
                                  {"routing", Place::device, sizes.routing}};
@@ -118,11 +111,10 @@ TensorView Pass::activation(void* data, const DeviceBatch& batch) const {
   return {data, parts_.compute, Shape{batch.tokens, hidden_}};
 }
 
-Region Pass::saved(int block, int slot) const {
+Region Pass::kept(int block, int slot) const {
   const auto b = static_cast<std::size_t>(block);
-  const bool own = parts_.table.blocks()[b].kind == BlockKind::layer && limits_.recompute == RecomputeMode::none;
-  const std::size_t offset = saved_offset_[b] + (own ? saved_bytes_[b] * static_cast<std::size_t>(slot) : 0);
-  return {static_cast<std::byte*>(saved_memory_.data()) + offset, saved_bytes_[b]};
+  const std::size_t offset = kept_offset_[b] + kept_bytes_[b] * static_cast<std::size_t>(slot);
+  return {static_cast<std::byte*>(kept_.data()) + offset, kept_bytes_[b]};
 }
 
 TensorView Pass::routing(int layer, int microbatch, std::int64_t tokens) const {
@@ -191,7 +183,8 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
   ANANKE_CHECK(block.units.size() <= std::size(views), "a block of {} units", block.units.size());
   BlockIo io{batch,
              {views, block.units.size()},
-             saved(item.block, item.microbatch % slots_),
+             kept(item.block, item.microbatch % slots_),
+             {made_again_.data(), made_again_.bytes()},
              {workspace_.data(), workspace_.bytes()},
              {},
              item.microbatch % slots_};
@@ -268,10 +261,8 @@ void Pass::backward(const Item& item, BlockIo& io) {
     return;
   }
   const TensorView x = activation(parts_.activations.take(item.block, slot), io.batch);
-  if (limits_.recompute == RecomputeMode::full) {
-    io.routing.decided = true;
-    decoder_->layer_forward(compute_, block, io, x, {});
-  }
+  io.routing.decided = true;
+  decoder_->layer_again(compute_, block, io, x);
   decoder_->layer_backward(compute_, block, io, x, gradient);
   parts_.activations.forget(item.block, slot);
 }

@@ -16,14 +16,12 @@ namespace ananke {
 
 class Model;
 
-enum class RecomputeMode { none, full };
-
 struct PassLimits {
   std::int64_t tokens = 0;   // of one microbatch, at most
   std::int64_t longest = 0;  // segment, at most
   int microbatches = 1;
   int microbatches_per_gather = 1;  // so many are in flight at once; divides microbatches
-  RecomputeMode recompute = RecomputeMode::none;
+  Recompute recompute = {};
   std::int64_t positions = 0;   // entries of the RoPE cache
   bool forced_balance = false;  // routers decide nothing (operators/router.h)
 };
@@ -69,7 +67,7 @@ class Pass {
  private:
   struct Memory;
   TensorView activation(void* data, const DeviceBatch& batch) const;
-  Region saved(int block, int slot) const;
+  Region kept(int block, int slot) const;
   void acquire(int number, const Item& item, std::span<UnitViews> views, BlockIo& io);
   void give_back(int number, const Item& item, const UnitUse& use);
   void run_item(const Schedule& schedule, std::size_t index, std::span<const DeviceBatch> batches,
@@ -87,9 +85,9 @@ class Pass {
   int last_moe_ = -1;    // block
   bool trains_ = false;  // the schedule under way has gradients
   Stream& compute_;
-  Buffer rope_, saved_memory_, workspace_, gradients_, routing_;
-  std::vector<std::size_t> saved_offset_;  // per block, of slot 0
-  std::vector<std::size_t> saved_bytes_;
+  Buffer rope_, kept_, made_again_, workspace_, gradients_, routing_;
+  std::vector<std::size_t> kept_offset_;  // per block, of slot 0
+  std::vector<std::size_t> kept_bytes_;
   std::unique_ptr<Decoder> decoder_;
 };
 

@@ -87,7 +87,7 @@ PassLimits pass_limits(const Job& job) {
   limits.microbatches_per_gather = training.microbatches_per_gather() == 0
                                        ? limits.microbatches
                                        : static_cast<int>(training.microbatches_per_gather());
-  limits.recompute = training.recompute() == Training::FULL ? RecomputeMode::full : RecomputeMode::none;
+  limits.recompute = recompute_of(training, job.model().num_hidden_layers());
   limits.positions = job.model().max_position_embeddings();
   limits.forced_balance = training.force_balanced_routing();
   return limits;

@@ -1,6 +1,7 @@
 #include "runtime/model/decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ananke/model.pb.h"
 #include "runtime/model/decoder_internal.h"
@@ -8,14 +9,15 @@
 namespace ananke {
 
 Decoder::Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                 const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, const RouterRule& rule,
-                 TensorView rope_cosine, TensorView rope_sine)
+                 const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, Recompute recompute,
+                 const RouterRule& rule, TensorView rope_cosine, TensorView rope_sine)
     : table_(table),
       placement_(placement),
       at_(at),
       operators_(operators),
       experts_(experts),
       sizes_(sizes),
+      recompute_(std::move(recompute)),
       chunks_(experts.chunks()),
       capacity_(experts.capacity(sizes)),
       chunk_saved_(experts.chunk_saved(sizes)),
@@ -43,31 +45,50 @@ Attention::Sizes Decoder::attention_sizes(const Extent& e) const {
   return {e.tokens, query_heads_, key_heads_, head_dim_, e.segments, e.longest};
 }
 
-Decoder::Saved Decoder::cut_saved(RegionCutter& cutter, const Block& block, const Extent& extent) const {
+// The head's backward follows its forward at once.
+LayerOperators Decoder::made_again(const Block& block) const {
+  return block.kind == BlockKind::layer ? recompute_.of(block.layer) : LayerOperators::all();
+}
+
+Decoder::Saved Decoder::cut_saved(SavedCutter& cutter, const Block& block, const Extent& extent) const {
+  using enum LayerOperator;
   const std::int64_t t = extent.tokens;
-  const auto activation = [&](std::int64_t width) { return cutter.tensor(sizes_.compute, {t, width}); };
   Saved saved;
+  saved.again = cutter.again = made_again(block);
+  const auto activation = [&](LayerOperator of, std::int64_t width) {
+    return cutter.of(of).tensor(sizes_.compute, {t, width});
+  };
   if (block.kind == BlockKind::embedding) return saved;
-  saved.norm1 = cutter.region(operators_.add_rms_norm->saved({t, hidden_}));
-  saved.n1 = activation(hidden_);
+  saved.norm1 = cutter.of(norms).region(operators_.add_rms_norm->saved({t, hidden_}));
+  saved.n1 = activation(norms, hidden_);
   if (block.kind == BlockKind::head) return saved;
-  saved.q = activation(query_heads_ * head_dim_);
-  saved.k = activation(key_heads_ * head_dim_);
-  saved.v = activation(key_heads_ * head_dim_);
-  saved.attention = cutter.region(operators_.attention->saved(attention_sizes(extent)));
-  saved.o = activation(query_heads_ * head_dim_);
-  saved.h = activation(hidden_);
-  saved.norm2 = cutter.region(operators_.add_rms_norm->saved({t, hidden_}));
-  saved.n2 = activation(hidden_);
+  saved.q = activation(projections, query_heads_ * head_dim_);
+  saved.k = activation(projections, key_heads_ * head_dim_);
+  saved.v = activation(projections, key_heads_ * head_dim_);
+  saved.attention = cutter.of(attention).region(operators_.attention->saved(attention_sizes(extent)));
+  saved.o = activation(attention, query_heads_ * head_dim_);
+  saved.h = activation(residual, hidden_);
+  saved.norm2 = cutter.of(norms).region(operators_.add_rms_norm->saved({t, hidden_}));
+  saved.n2 = activation(norms, hidden_);
   if (!block.moe) {
-    saved.mlp = cutter.region(operators_.grouped_mlp->saved(dense_mlp_sizes(t)));
+    saved.mlp = cutter.of(grouped_mlp).region(operators_.grouped_mlp->saved(dense_mlp_sizes(t)));
     return saved;
   }
-  saved.router = cutter.region(operators_.router->saved({t, hidden_, expert_count_, k_}));
-  saved.routing_weights = cutter.tensor(DType::f32, {t, k_});
-  saved.routing_counts = cutter.tensor(DType::i32, {expert_count_});
+  saved.router = cutter.of(router).region(operators_.router->saved({t, hidden_, expert_count_, k_}));
+  saved.routing_weights = cutter.of(router).tensor(DType::f32, {t, k_});
+  saved.routing_counts = cutter.of(router).tensor(DType::i32, {expert_count_});
   cut_chunks(cutter, saved);
   return saved;
+}
+
+Decoder::Saved Decoder::saved_of(const Block& block, const BlockIo& io) const {
+  SavedCutter cutter{RegionCutter(io.kept), RegionCutter(io.made_again), {}};
+  return cut_saved(cutter, block, {io.batch.tokens, io.batch.segments.count, io.batch.segments.longest});
+}
+
+Decoder::Scratch Decoder::scratch_of(const BlockIo& io) const {
+  RegionCutter cutter(io.workspace);
+  return cut_scratch(cutter, {io.batch.tokens, io.batch.segments.count, io.batch.segments.longest});
 }
 
 Decoder::Scratch Decoder::cut_scratch(RegionCutter& cutter, const Extent& extent) const {
@@ -81,8 +102,10 @@ Decoder::Scratch Decoder::cut_scratch(RegionCutter& cutter, const Extent& extent
   scratch.dk = activation(key_heads_ * head_dim_);
   scratch.dv = activation(key_heads_ * head_dim_);
   if (any_moe_) {
-    scratch.d_outputs = cutter.tensor(sizes_.compute, {capacity_, hidden_});
+    scratch.outputs = cutter.tensor(sizes_.compute, {capacity_, hidden_});
     scratch.d_rows = cutter.tensor(sizes_.compute, {capacity_, hidden_});
+    scratch.row_weights = cutter.tensor(DType::f32, {capacity_});
+    scratch.d_row_weights = cutter.tensor(DType::f32, {capacity_});
     scratch.d_weights = cutter.tensor(DType::f32, {t, k_});
   }
   scratch.operators = cutter.region(operator_workspace(extent));
@@ -103,11 +126,11 @@ std::size_t Decoder::operator_workspace(const Extent& extent) const {
   return most;
 }
 
-std::size_t Decoder::saved_bytes(const Block& block, std::int64_t tokens, std::int64_t segments,
-                                 std::int64_t longest) const {
-  RegionCutter cutter;
+Decoder::SavedBytes Decoder::saved_bytes(const Block& block, std::int64_t tokens, std::int64_t segments,
+                                         std::int64_t longest) const {
+  SavedCutter cutter;
   cut_saved(cutter, block, {tokens, segments, longest});
-  return cutter.used();
+  return {cutter.kept.used(), cutter.made_again.used()};
 }
 
 std::size_t Decoder::workspace_bytes(std::int64_t tokens, std::int64_t segments, std::int64_t longest) const {
@@ -149,10 +172,8 @@ TensorView Decoder::final_norm(const Block& block, const BlockIo& io, bool gradi
 
 void Decoder::head_forward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
                            const HeadOutput& out) const {
-  const Extent extent{io.batch.tokens, io.batch.segments.count, io.batch.segments.longest};
-  RegionCutter saved_cutter(io.saved), scratch_cutter(io.workspace);
-  const Saved saved = cut_saved(saved_cutter, block, extent);
-  const Scratch scratch = cut_scratch(scratch_cutter, extent);
+  const Saved saved = saved_of(block, io);
+  const Scratch scratch = scratch_of(io);
   operators_.add_rms_norm->forward(
       stream, {x, {}, final_norm(block, io, false), {}, saved.n1, eps_, saved.norm1, scratch.operators});
   operators_.head_loss->forward(
@@ -161,10 +182,8 @@ void Decoder::head_forward(Stream& stream, const Block& block, const BlockIo& io
 
 void Decoder::head_forward_backward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
                                     const HeadOutput& out, const TensorView& dx) const {
-  const Extent extent{io.batch.tokens, io.batch.segments.count, io.batch.segments.longest};
-  RegionCutter saved_cutter(io.saved), scratch_cutter(io.workspace);
-  const Saved saved = cut_saved(saved_cutter, block, extent);
-  const Scratch scratch = cut_scratch(scratch_cutter, extent);
+  const Saved saved = saved_of(block, io);
+  const Scratch scratch = scratch_of(io);
   const TensorView norm = final_norm(block, io, false);
   operators_.add_rms_norm->forward(stream, {x, {}, norm, {}, saved.n1, eps_, saved.norm1, scratch.operators});
   operators_.head_loss->forward_backward(

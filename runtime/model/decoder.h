@@ -13,6 +13,7 @@
 
 #include "runtime/comm/placement.h"
 #include "runtime/model/parameter_table.h"
+#include "runtime/model/recompute.h"
 #include "runtime/operators/operator_set.h"
 #include "runtime/roles/experts.h"
 #include "runtime/roles/parameters.h"
@@ -33,8 +34,8 @@ struct DeviceBatch {
   std::int64_t valid_targets = 0;
 };
 
-// The routing decision of one layer and microbatch, kept apart from what a recompute makes again, and what goes in and
-// out around it (operators/router.h).
+// The routing decision of one layer and microbatch, which is never made again, and what goes in and out around it
+// (operators/router.h).
 struct RoutingDecision {
   TensorView indices;     // i32 [T, k]; empty for a dense layer
   bool decided = false;   // the indices are given (recompute, replay): do not decide again
@@ -46,7 +47,8 @@ struct RoutingDecision {
 struct BlockIo {
   const DeviceBatch& batch;
   std::span<const UnitViews> units;  // in the order of Block::units
-  Region saved;                      // of this block and microbatch, saved_bytes()
+  Region kept;                       // of this block and microbatch: SavedBytes::kept
+  Region made_again;                 // SavedBytes::made_again; blocks and microbatches may share one
   Region workspace;                  // shared scratch, workspace_bytes()
   RoutingDecision routing;
   int slot = 0;  // which of the microbatches in flight
@@ -63,21 +65,25 @@ struct HeadOutput {
 
 class Decoder {
  public:
-  // `at`: whose units it computes with. sizes.recompute: what experts compute is not kept from forward to backward but
-  // made again, chunk by chunk. rope_cosine, rope_sine: [max positions, head_dim / 2] on the device. All arguments
-  // outlive the decoder.
+  // `at`: whose units it computes with. rope_cosine, rope_sine: [max positions, head_dim / 2] on the device. All
+  // arguments but `recompute` outlive the decoder.
   Decoder(const Model& model, const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-          const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, const RouterRule& rule,
-          TensorView rope_cosine, TensorView rope_sine);
+          const OperatorSet& operators, Experts& experts, const ExpertSizes& sizes, Recompute recompute,
+          const RouterRule& rule, TensorView rope_cosine, TensorView rope_sine);
 
-  std::size_t saved_bytes(const Block& block, std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
+  // What a block's backward needs of its forward: kept between the two, or made again right before it.
+  struct SavedBytes {
+    std::size_t kept, made_again;
+  };
+  SavedBytes saved_bytes(const Block& block, std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
   std::size_t workspace_bytes(std::int64_t tokens, std::int64_t segments, std::int64_t longest) const;
 
   void embed(Stream& stream, const BlockIo& io, const TensorView& y) const;
   void embed_backward(Stream& stream, const BlockIo& io, const TensorView& dy) const;
-  // With y empty only what the backward pass needs is made (recompute).
   void layer_forward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
                      const TensorView& y) const;
+  // Before a backward: what was not kept of the forward. Of MoE layers' experts, the backward does it chunk by chunk.
+  void layer_again(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x) const;
   // gradient: dy on entry, dx on return.
   void layer_backward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
                       const TensorView& gradient) const;
@@ -89,14 +95,17 @@ class Decoder {
 
  private:
   struct Saved;
+  struct SavedCutter;
   struct Scratch;
   struct Dispatched;
-  struct Computed;
   struct Chunk;
   struct Extent {  // what buffer sizes depend on
     std::int64_t tokens, segments, longest;
   };
-  Saved cut_saved(RegionCutter& cutter, const Block& block, const Extent& extent) const;
+  Saved cut_saved(SavedCutter& cutter, const Block& block, const Extent& extent) const;
+  Saved saved_of(const Block& block, const BlockIo& io) const;
+  Scratch scratch_of(const BlockIo& io) const;
+  LayerOperators made_again(const Block& block) const;
   Scratch cut_scratch(RegionCutter& cutter, const Extent& extent) const;
   std::size_t operator_workspace(const Extent& extent) const;
   // Parameter `index` of what this rank has of a unit, as a view into its segment.
@@ -108,8 +117,13 @@ class Decoder {
   TensorView head_matrix(const Block& block, const BlockIo& io, bool gradient) const;
   TensorView final_norm(const Block& block, const BlockIo& io, bool gradient) const;
   Attention::Inputs attention_inputs(const Block& block, const BlockIo& io, const Saved& saved) const;
+  // Those of `operators` whose outputs backward needs; of the last, y too where `whole`.
+  void attention_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
+                         const Scratch& scratch, const TensorView& x, LayerOperators operators) const;
+  void residual_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
+                        const Scratch& scratch, const TensorView& x, LayerOperators operators) const;
   void mlp_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved, const Scratch& scratch,
-                   bool whole) const;
+                   LayerOperators operators, bool whole) const;
   void mlp_backward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved, const Scratch& scratch,
                     const TensorView& dy) const;
   // The experts of a MoE layer, chunk by chunk (decoder_experts.cpp).
@@ -119,8 +133,8 @@ class Decoder {
                         const Scratch& scratch, const TensorView& dy) const;
   ExpertExchange exchange(const Block& block, const BlockIo& io, const Saved& saved, const Scratch& scratch) const;
   Dispatched cut_dispatched(RegionCutter& cutter) const;
-  Computed cut_computed(RegionCutter& cutter) const;
-  void cut_chunks(RegionCutter& cutter, Saved& saved) const;
+  void cut_chunks(SavedCutter& cutter, Saved& saved) const;
+  std::size_t chunk_mlp_bytes() const;
   Chunk chunk(const Saved& saved, const Scratch& scratch, int index) const;
   Attention::Sizes attention_sizes(const Extent& e) const;
   GroupedMlp::Sizes dense_mlp_sizes(std::int64_t tokens) const { return {tokens, hidden_, dense_width_, 1}; }
@@ -132,6 +146,7 @@ class Decoder {
   const OperatorSet& operators_;
   Experts& experts_;
   ExpertSizes sizes_;
+  Recompute recompute_;
   int chunks_;
   std::int64_t capacity_;    // rows of a chunk at most
   std::size_t chunk_saved_;  // the role's bytes per chunk

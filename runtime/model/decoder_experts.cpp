@@ -1,8 +1,9 @@
 // The experts of one MoE layer: chunk by chunk, the next chunk travelling while this one is computed. runtime/roles/
 // experts.h draws the order of the calls.
 //
-// Without recompute every chunk's rows and results stay from forward to backward. With it two buffers of rows take
-// turns, one chunk's results are there at a time, and backward makes each chunk's again before it uses them.
+// What is kept, every chunk has room for. Where the dispatch is made again, two buffers of rows take turns, and where
+// the MLP is, one chunk's results are there at a time; backward then makes each chunk's before it uses them. Forward
+// uses the same places. What the experts give is there for one chunk at a time always: no gradient needs it.
 #include "runtime/model/decoder_internal.h"
 
 namespace ananke {
@@ -28,35 +29,39 @@ Decoder::Dispatched Decoder::cut_dispatched(RegionCutter& cutter) const {
   return dispatched;
 }
 
-Decoder::Computed Decoder::cut_computed(RegionCutter& cutter) const {
-  Computed computed;
-  computed.outputs = cutter.tensor(sizes_.compute, {capacity_, hidden_});
-  computed.mlp = cutter.region(operators_.grouped_mlp->saved(expert_mlp_sizes()));
-  return computed;
+void Decoder::cut_chunks(SavedCutter& cutter, Saved& saved) const {
+  const auto chunks = static_cast<std::size_t>(chunks_);
+  const bool dispatch = cutter.again.has(LayerOperator::dispatch), mlp = cutter.again.has(LayerOperator::grouped_mlp);
+  RegionCutter one;
+  cut_dispatched(one);
+  saved.exchange = cutter.of(LayerOperator::dispatch).region(experts_.saved(sizes_));
+  saved.dispatched =
+      cutter.of(LayerOperator::dispatch).region(one.used() * (dispatch ? std::min<std::size_t>(chunks, 2) : chunks));
+  saved.mlp = cutter.of(LayerOperator::grouped_mlp).region(chunk_mlp_bytes() * (mlp ? 1 : chunks));
 }
 
-void Decoder::cut_chunks(RegionCutter& cutter, Saved& saved) const {
-  const auto chunks = static_cast<std::size_t>(chunks_);
-  RegionCutter one_dispatched, one_computed;
-  cut_dispatched(one_dispatched);
-  cut_computed(one_computed);
-  saved.exchange = cutter.region(experts_.saved(sizes_));
-  saved.dispatched =
-      cutter.region(one_dispatched.used() * (sizes_.recompute ? std::min<std::size_t>(chunks, 2) : chunks));
-  saved.computed = cutter.region(one_computed.used() * (sizes_.recompute ? 1 : chunks));
+std::size_t Decoder::chunk_mlp_bytes() const {
+  RegionCutter cutter;
+  cutter.region(operators_.grouped_mlp->saved(expert_mlp_sizes()));
+  return cutter.used();
 }
 
 Decoder::Chunk Decoder::chunk(const Saved& saved, const Scratch& scratch, int index) const {
-  RegionCutter size_of_dispatched, size_of_computed;
+  RegionCutter size_of_dispatched;
   cut_dispatched(size_of_dispatched);
-  cut_computed(size_of_computed);
-  RegionCutter at_dispatched(piece(saved.dispatched, size_of_dispatched.used(), sizes_.recompute ? index % 2 : index));
-  RegionCutter at_computed(piece(saved.computed, size_of_computed.used(), sizes_.recompute ? 0 : index));
+  const bool dispatch = saved.again.has(LayerOperator::dispatch), mlp = saved.again.has(LayerOperator::grouped_mlp);
+  RegionCutter at_dispatched(piece(saved.dispatched, size_of_dispatched.used(), dispatch ? index % 2 : index));
   const Dispatched dispatched = cut_dispatched(at_dispatched);
-  const Computed computed = cut_computed(at_computed);
-  return {{index, dispatched.rows, dispatched.offsets, dispatched.saved, computed.outputs, scratch.d_outputs,
-           scratch.d_rows},
-          computed.mlp};
+  return {{.index = index,
+           .rows = dispatched.rows,
+           .offsets = dispatched.offsets,
+           .saved = dispatched.saved,
+           .outputs = scratch.outputs,
+           .d_weighted = scratch.outputs,
+           .row_weights = scratch.row_weights,
+           .d_rows = scratch.d_rows,
+           .d_row_weights = scratch.d_row_weights},
+          piece(saved.mlp, chunk_mlp_bytes(), mlp ? 0 : index)};
 }
 
 ExpertExchange Decoder::exchange(const Block& block, const BlockIo& io, const Saved& saved,
@@ -94,14 +99,16 @@ void Decoder::experts_forward(Stream& stream, const Block& block, const BlockIo&
 void Decoder::experts_backward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
                                const Scratch& scratch, const TensorView& dy) const {
   const GroupedMlp::Weights weights = mlp_weights(block, io, false), gradient = mlp_weights(block, io, true);
+  const bool dispatch = saved.again.has(LayerOperator::dispatch), mlp = saved.again.has(LayerOperator::grouped_mlp);
   ExpertExchange exchange = this->exchange(block, io, saved, scratch);
   exchange.again = true;
+  exchange.dispatch_again = dispatch;
   exchange.dy = dy;
   exchange.dx = scratch.b;
   exchange.dweights = scratch.d_weights;
   const auto send = [&](int c) {
     const Chunk next = chunk(saved, scratch, c);
-    if (sizes_.recompute) experts_.dispatch_begin(stream, exchange, next.exchange);
+    if (dispatch) experts_.dispatch_begin(stream, exchange, next.exchange);
     experts_.combine_backward_begin(stream, exchange, next.exchange);
   };
   experts_.begin(stream, exchange);
@@ -110,13 +117,19 @@ void Decoder::experts_backward(Stream& stream, const Block& block, const BlockIo
     const Chunk now = chunk(saved, scratch, c);
     const ExpertChunk& at = now.exchange;
     if (c + 1 < chunks_) send(c + 1);
-    if (sizes_.recompute) {
-      experts_.dispatch_end(stream, exchange, at);
-      operators_.grouped_mlp->forward(stream, {at.rows, at.offsets, weights, at.outputs, now.mlp, scratch.operators});
-    }
+    if (dispatch) experts_.dispatch_end(stream, exchange, at);
+    if (mlp) operators_.grouped_mlp->forward(stream, {at.rows, at.offsets, weights, {}, now.mlp, scratch.operators});
     experts_.combine_backward_end(stream, exchange, at);
-    operators_.grouped_mlp->backward(
-        stream, {at.rows, at.offsets, weights, at.d_outputs, at.d_rows, gradient, now.mlp, scratch.operators});
+    operators_.grouped_mlp->backward(stream, {.x = at.rows,
+                                              .offsets = at.offsets,
+                                              .weights = weights,
+                                              .dy = at.d_weighted,
+                                              .dx = at.d_rows,
+                                              .gradient = gradient,
+                                              .saved = now.mlp,
+                                              .workspace = scratch.operators,
+                                              .row_weights = at.row_weights,
+                                              .d_row_weights = at.d_row_weights});
     experts_.dispatch_backward_begin(stream, exchange, at);
     if (c > 0) experts_.dispatch_backward_end(stream, exchange, chunk(saved, scratch, c - 1).exchange);
   }

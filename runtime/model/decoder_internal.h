@@ -30,33 +30,36 @@ struct Decoder::Dispatched {
   Region saved;
 };
 
-// What the experts make of it.
-struct Decoder::Computed {
-  TensorView outputs;  // [capacity, H]
-  Region mlp;
-};
-
 struct Decoder::Chunk {
   ExpertChunk exchange;
   Region mlp;
 };
 
-// Kept from a block's forward to its backward.
+// What a block's backward needs of its forward, each part where it is kept, or where it is made again.
 struct Decoder::Saved {
+  LayerOperators again;              // of these operators it is made again
   TensorView n1, q, k, v, o, h, n2;  // a layer; the head uses n1 only
   Region norm1, norm2, attention;
-  Region mlp;                                  // dense layers
+  Region mlp;  // dense layers; of MoE layers as many chunks as are there at once, one behind the other
   TensorView routing_weights, routing_counts;  // MoE layers
   Region router, exchange;
-  Region dispatched, computed;  // as many chunks as are there at once, one behind the other (decoder_experts.cpp)
+  Region dispatched;  // as many chunks as are there at once, likewise (decoder_experts.cpp)
+};
+
+// Cuts the two regions that a block's backward needs.
+struct Decoder::SavedCutter {
+  RegionCutter kept, made_again;
+  LayerOperators again;
+  RegionCutter& of(LayerOperator one) { return again.has(one) ? made_again : kept; }
 };
 
 struct Decoder::Scratch {
-  TensorView a, b;               // [T, H]
-  TensorView d_o, dq, dk, dv;    // gradients around attention
-  TensorView d_outputs, d_rows;  // [capacity, H]
-  TensorView d_weights;          // [T, k]
-  Region operators;              // the largest operator's workspace
+  TensorView a, b;                        // [T, H]
+  TensorView d_o, dq, dk, dv;             // gradients around attention
+  TensorView outputs, d_rows;             // [capacity, H]; a backward's d_weighted lies where outputs do
+  TensorView row_weights, d_row_weights;  // f32 [capacity]
+  TensorView d_weights;                   // [T, k]
+  Region operators;                       // the largest operator's workspace
 };
 
 }  // namespace ananke

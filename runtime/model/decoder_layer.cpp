@@ -34,26 +34,29 @@ Attention::Inputs Decoder::attention_inputs(const Block& block, const BlockIo& i
           eps_};
 }
 
-// Result in scratch.a; with `whole` false only what backward needs is made.
+// Result in scratch.a, where `whole`.
 void Decoder::mlp_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
-                          const Scratch& scratch, bool whole) const {
+                          const Scratch& scratch, LayerOperators operators, bool whole) const {
   if (!block.moe) {
     const std::int64_t offsets[] = {0, io.batch.tokens};
-    operators_.grouped_mlp->forward(stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false), scratch.a,
-                                             saved.mlp, scratch.operators, offsets});
+    if (!operators.has(LayerOperator::grouped_mlp)) return;
+    operators_.grouped_mlp->forward(stream, {saved.n2, io.batch.whole, mlp_weights(block, io, false),
+                                             whole ? scratch.a : TensorView{}, saved.mlp, scratch.operators, offsets});
     return;
   }
-  operators_.router->forward(stream, {.x = saved.n2,
-                                      .gate = parameter(block, 0, router_gate, io, false),
-                                      .bias = io.routing.bias,
-                                      .rule = rule_,
-                                      .replay = io.routing.decided,
-                                      .indices = io.routing.indices,
-                                      .weights = saved.routing_weights,
-                                      .counts = saved.routing_counts,
-                                      .statistics = io.routing.statistics,
-                                      .saved = saved.router,
-                                      .workspace = scratch.operators});
+  if (operators.has(LayerOperator::router)) {
+    operators_.router->forward(stream, {.x = saved.n2,
+                                        .gate = parameter(block, 0, router_gate, io, false),
+                                        .bias = io.routing.bias,
+                                        .rule = rule_,
+                                        .replay = io.routing.decided,
+                                        .indices = io.routing.indices,
+                                        .weights = saved.routing_weights,
+                                        .counts = saved.routing_counts,
+                                        .statistics = io.routing.statistics,
+                                        .saved = saved.router,
+                                        .workspace = scratch.operators});
+  }
   if (whole) experts_forward(stream, block, io, saved, scratch);
 }
 
@@ -80,36 +83,65 @@ void Decoder::mlp_backward(Stream& stream, const Block& block, const BlockIo& io
                                        .workspace = scratch.operators});
 }
 
+void Decoder::attention_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
+                                const Scratch& scratch, const TensorView& x, LayerOperators operators) const {
+  const auto weight = [&](std::size_t index) { return parameter(block, 0, index, io, false); };
+  if (operators.has(LayerOperator::norms)) {
+    operators_.add_rms_norm->forward(stream,
+                                     {x, {}, weight(input_norm), {}, saved.n1, eps_, saved.norm1, scratch.operators});
+  }
+  if (operators.has(LayerOperator::projections)) {
+    operators_.linear->forward(stream, {saved.n1, weight(q_proj), saved.q});
+    operators_.linear->forward(stream, {saved.n1, weight(k_proj), saved.k});
+    operators_.linear->forward(stream, {saved.n1, weight(v_proj), saved.v});
+  }
+  if (operators.has(LayerOperator::attention)) {
+    operators_.attention->forward(
+        stream, {attention_inputs(block, io, saved), saved.o.reshaped({io.batch.tokens, query_heads_, head_dim_}),
+                 saved.attention, scratch.operators});
+  }
+}
+
+// h and n2; n2 alone follows from h, to the same bits (operators/add_rms_norm.h).
+void Decoder::residual_forward(Stream& stream, const Block& block, const BlockIo& io, const Saved& saved,
+                               const Scratch& scratch, const TensorView& x, LayerOperators operators) const {
+  const bool sum = operators.has(LayerOperator::residual), norm = operators.has(LayerOperator::norms);
+  const TensorView weight = parameter(block, 0, post_norm, io, false);
+  if (sum) operators_.linear->forward(stream, {saved.o, parameter(block, 0, o_proj, io, false), scratch.a});
+  if (sum && norm) {
+    operators_.add_rms_norm->forward(stream,
+                                     {x, scratch.a, weight, saved.h, saved.n2, eps_, saved.norm2, scratch.operators});
+  } else if (sum) {
+    operators_.elementwise->add(stream, x, scratch.a, saved.h);
+  } else if (norm) {
+    operators_.add_rms_norm->forward(stream, {saved.h, {}, weight, {}, saved.n2, eps_, saved.norm2, scratch.operators});
+  }
+}
+
 void Decoder::layer_forward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
                             const TensorView& y) const {
-  const Extent extent{io.batch.tokens, io.batch.segments.count, io.batch.segments.longest};
-  RegionCutter saved_cutter(io.saved), scratch_cutter(io.workspace);
-  const Saved saved = cut_saved(saved_cutter, block, extent);
-  const Scratch scratch = cut_scratch(scratch_cutter, extent);
-  const auto weight = [&](std::size_t index) { return parameter(block, 0, index, io, false); };
+  const Saved saved = saved_of(block, io);
+  const Scratch scratch = scratch_of(io);
+  const LayerOperators all = LayerOperators::all();
+  attention_forward(stream, block, io, saved, scratch, x, all);
+  residual_forward(stream, block, io, saved, scratch, x, all);
+  mlp_forward(stream, block, io, saved, scratch, all, true);
+  operators_.elementwise->add(stream, saved.h, scratch.a, y);
+}
 
-  operators_.add_rms_norm->forward(stream,
-                                   {x, {}, weight(input_norm), {}, saved.n1, eps_, saved.norm1, scratch.operators});
-  operators_.linear->forward(stream, {saved.n1, weight(q_proj), saved.q});
-  operators_.linear->forward(stream, {saved.n1, weight(k_proj), saved.k});
-  operators_.linear->forward(stream, {saved.n1, weight(v_proj), saved.v});
-  operators_.attention->forward(
-      stream, {attention_inputs(block, io, saved), saved.o.reshaped({io.batch.tokens, query_heads_, head_dim_}),
-               saved.attention, scratch.operators});
-  operators_.linear->forward(stream, {saved.o, weight(o_proj), scratch.a});
-  operators_.add_rms_norm->forward(
-      stream, {x, scratch.a, weight(post_norm), saved.h, saved.n2, eps_, saved.norm2, scratch.operators});
-  const bool whole = static_cast<bool>(y);
-  mlp_forward(stream, block, io, saved, scratch, whole);
-  if (whole) operators_.elementwise->add(stream, saved.h, scratch.a, y);
+void Decoder::layer_again(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x) const {
+  const Saved saved = saved_of(block, io);
+  if (saved.again.none()) return;
+  const Scratch scratch = scratch_of(io);
+  attention_forward(stream, block, io, saved, scratch, x, saved.again);
+  residual_forward(stream, block, io, saved, scratch, x, saved.again);
+  mlp_forward(stream, block, io, saved, scratch, saved.again, false);
 }
 
 void Decoder::layer_backward(Stream& stream, const Block& block, const BlockIo& io, const TensorView& x,
                              const TensorView& gradient) const {
-  const Extent extent{io.batch.tokens, io.batch.segments.count, io.batch.segments.longest};
-  RegionCutter saved_cutter(io.saved), scratch_cutter(io.workspace);
-  const Saved saved = cut_saved(saved_cutter, block, extent);
-  const Scratch scratch = cut_scratch(scratch_cutter, extent);
+  const Saved saved = saved_of(block, io);
+  const Scratch scratch = scratch_of(io);
   const std::int64_t t = io.batch.tokens;
   const auto weight = [&](std::size_t index) { return parameter(block, 0, index, io, false); };
   const auto d_weight = [&](std::size_t index) { return parameter(block, 0, index, io, true); };

@@ -15,8 +15,9 @@ TensorView row_of_slot(Region region, std::int64_t slots) {
 
 // The rows that this microbatch fills: one per token and choice.
 TensorView filled(const TensorView& rows, const Routing& routing) {
-  const std::int64_t hidden = rows.shape[1], slots = routing.indices.elements();
-  return rows.slice(0, slots * hidden).reshaped({slots, hidden});
+  const std::int64_t slots = routing.indices.elements();
+  if (rows.shape.rank() == 1) return rows.slice(0, slots);
+  return rows.slice(0, slots * rows.shape[1]).reshaped({slots, rows.shape[1]});
 }
 
 }  // namespace
@@ -62,13 +63,14 @@ void LocalExperts::combine_begin(Stream& compute, const ExpertExchange& a, const
 
 void LocalExperts::combine_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) {
   const TensorView places = row_of_slot(chunk.saved, a.routing.indices.elements());
-  operators_->permute->combine_backward(compute, {filled(chunk.outputs, a.routing), places, a.routing.weights, a.dy,
-                                                  filled(chunk.d_outputs, a.routing), a.dweights});
+  operators_->permute->combine_backward(compute, {places, a.routing.weights, a.dy, filled(chunk.d_weighted, a.routing),
+                                                  filled(chunk.row_weights, a.routing)});
 }
 
 void LocalExperts::dispatch_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) {
   const TensorView places = row_of_slot(chunk.saved, a.routing.indices.elements());
-  operators_->permute->backward(compute, {filled(chunk.d_rows, a.routing), places, a.dx});
+  operators_->permute->backward(
+      compute, {filled(chunk.d_rows, a.routing), places, a.dx, filled(chunk.d_row_weights, a.routing), a.dweights});
 }
 
 }  // namespace ananke

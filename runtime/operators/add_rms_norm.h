@@ -6,6 +6,7 @@ namespace ananke {
 
 // Residual addition and RMSNorm (Zhang & Sennrich 2019) in one pass:
 //   h = x + delta (delta may be empty: h = x);  y = h / sqrt(mean(h^2) + eps) * weight
+// y is of h as it is stored, rounded to its type: the same bits as from x = h without delta.
 class AddRmsNorm {
  public:
   struct Sizes {

@@ -171,7 +171,13 @@ PermuteSizes check(const Permute::Forward& a, DType elements) {
 }
 
 PermuteSizes check(const Permute::Backward& a, DType elements) {
-  return sizes_of("permute backward", "dx", a.dx, "drows", a.drows, a.row_of_slot, elements);
+  constexpr const char* op = "permute backward";
+  const PermuteSizes n = sizes_of(op, "dx", a.dx, "drows", a.drows, a.row_of_slot, elements);
+  if (a.d_row_weights || a.dweights) {
+    expect(op, "d_row_weights", a.d_row_weights, {n.slots()});
+    check_weights(op, "dweights", a.dweights, n);
+  }
+  return n;
 }
 
 PermuteSizes check(const Permute::CombineForward& a, DType elements) {
@@ -183,10 +189,9 @@ PermuteSizes check(const Permute::CombineForward& a, DType elements) {
 
 PermuteSizes check(const Permute::CombineBackward& a, DType elements) {
   constexpr const char* op = "combine backward";
-  const PermuteSizes n = sizes_of(op, "dy", a.dy, "rows", a.rows, a.row_of_slot, elements);
+  const PermuteSizes n = sizes_of(op, "dy", a.dy, "d_weighted", a.d_weighted, a.row_of_slot, elements);
   check_weights(op, "weights", a.weights, n);
-  check_weights(op, "dweights", a.dweights, n);
-  expect(op, "drows", a.drows, elements, {n.slots(), n.hidden});
+  expect(op, "row_weights", a.row_weights, {n.slots()});
   return n;
 }
 
@@ -231,7 +236,7 @@ GroupedMlp::Sizes sizes_of(const char* op, const TensorView& x, const TensorView
 GroupedMlp::Sizes check(const GroupedMlp::Forward& a, DType elements) {
   constexpr const char* op = "grouped_mlp forward";
   const GroupedMlp::Sizes n = sizes_of(op, a.x, a.offsets, a.weights, a.known_offsets, elements);
-  expect(op, "y", a.y, elements, {n.rows, n.hidden});
+  expect_or_empty(op, "y", a.y, elements, {n.rows, n.hidden});
   return n;
 }
 
@@ -242,6 +247,10 @@ GroupedMlp::Sizes check(const GroupedMlp::Backward& a, DType elements) {
   check_matrices(op, names, a.gradient, n, DType::f32);
   expect(op, "dy", a.dy, elements, {n.rows, n.hidden});
   expect(op, "dx", a.dx, elements, {n.rows, n.hidden});
+  if (a.row_weights || a.d_row_weights) {
+    expect(op, "row_weights", a.row_weights, {n.rows});
+    expect(op, "d_row_weights", a.d_row_weights, {n.rows});
+  }
   return n;
 }
 
@@ -360,9 +369,8 @@ ExchangeCopySizes check(const Exchange::Combine& a, DType elements) {
 ExchangeCopySizes check(const Exchange::CombineBackward& a, DType elements) {
   constexpr const char* op = "exchange combine_backward";
   const ExchangeCopySizes n =
-      sizes_of(op, "outputs", a.outputs, a.copies, a.wire, a.row, WireRow::Extras::none, elements);
-  expect(op, "d_outputs", a.d_outputs, elements, {n.rows, n.hidden});
-  expect(op, "dweights", a.dweights, {n.copies, n.k});
+      sizes_of(op, "d_weighted", a.d_weighted, a.copies, a.wire, a.row, WireRow::Extras::none, elements);
+  expect(op, "row_weights", a.row_weights, {n.rows});
   return n;
 }
 
@@ -370,7 +378,7 @@ ExchangeCopySizes check(const Exchange::ExpandBackward& a, DType elements) {
   constexpr const char* op = "exchange expand_backward";
   const ExchangeCopySizes n =
       sizes_of(op, "d_rows", a.d_rows, a.copies, a.wire, a.row, WireRow::Extras::dweights, elements);
-  expect(op, "dweights", a.dweights, {n.copies, n.k});
+  expect(op, "d_row_weights", a.d_row_weights, {n.rows});
   return n;
 }
 

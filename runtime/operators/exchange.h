@@ -35,7 +35,7 @@ struct WireRow {
 //                                           combine: per copy the weighted sum of its outputs, in expert order
 //   collect: a token's sums, in rank   ◀──
 //   order
-//   pack: dy by rank, then token       ──▶  combine_backward: d_outputs, dweights
+//   pack: dy by rank, then token       ──▶  combine_backward: dy and weight of every row
 //   collect: dx and dweights           ◀──  expand_backward: per copy the sum of its d_rows, in expert order
 //
 // All tensors but the plan's are those of one chunk of tokens. How many copies there are is known on the device only;
@@ -95,21 +95,22 @@ class Exchange {
     WireRow row;  // no extras
     TensorView wire;
   };
-  // d_outputs[rows[i, m]] = weights[i, m] * dy[i];  dweights[i, slots[i, m]] = <dy[i], outputs[rows[i, m]]>, others 0
+  // d_weighted[rows[i, m]] = dy[i] and row_weights[rows[i, m]] = weights[i, m]: the gradient of what is summed, weight
+  // x output. Those of outputs and weights follow where the outputs were made (GroupedMlp::Backward).
   struct CombineBackward {
     TensorView wire;  // dy
     WireRow row;      // no extras
-    TensorView outputs;
     Copies copies;
-    TensorView d_outputs;  // [row capacity, H]
-    TensorView dweights;   // [copy capacity, k]
+    TensorView d_weighted;   // [row capacity, H]
+    TensorView row_weights;  // [row capacity]
   };
-  // wire[i] = sum over m of d_rows[rows[i, m]], with dweights[i]
+  // wire[i] = sum over m of d_rows[rows[i, m]], with d_row_weights[rows[i, m]] as dweights of slot slots[i, m], others
+  // 0
   struct ExpandBackward {
-    TensorView d_rows;  // [row capacity, H]
+    TensorView d_rows;         // [row capacity, H]
+    TensorView d_row_weights;  // [row capacity]
     Copies copies;
-    TensorView dweights;  // [copy capacity, k]
-    WireRow row;          // dweights
+    WireRow row;  // dweights
     TensorView wire;
   };
   virtual ~Exchange() = default;

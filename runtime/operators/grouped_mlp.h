@@ -17,6 +17,9 @@ struct MatrixStack {
 // A dense layer is the case G = 1. The number of rows in use, offsets[G] <= R, may be known on the device only; a
 // caller who knows the offsets gives them in `known_offsets` [G + 1] as well, equal to those on the device, and read in
 // the call: a backend that needs them on the host then does not wait for the device. Else it is empty.
+//
+// Where rows go on with a weight each (combine: weight[r] y[r] is what is summed), the gradient of the weights is made
+// here, so that a recompute needs no y: <dy, down z> = <dy down, z> with z = silu(gate x) * (up x).
 class GroupedMlp {
  public:
   struct Sizes {
@@ -30,18 +33,20 @@ class GroupedMlp {
     TensorView x;        // [R, H]
     TensorView offsets;  // i32 [G + 1], ascending from 0
     Weights weights;
-    TensorView y;  // [R, H]; rows from offsets[G] on are not touched
+    TensorView y;  // [R, H]; rows from offsets[G] on are not touched. Empty: only `saved` is made (recompute)
     Region saved, workspace;
     std::span<const std::int64_t> known_offsets = {};
   };
   struct Backward {
     TensorView x, offsets;
     Weights weights;
-    TensorView dy;     // [R, H]
+    TensorView dy;     // [R, H]; with row_weights: of row_weights[r] y[r]
     TensorView dx;     // [R, H]
     Weights gradient;  // added to; groups without rows are not touched
     Region saved, workspace;
     std::span<const std::int64_t> known_offsets = {};
+    TensorView row_weights = {};    // f32 [R], or empty: all 1
+    TensorView d_row_weights = {};  // f32 [R] = <dy[r], y[r]>, where there are row_weights
   };
   virtual ~GroupedMlp() = default;
   virtual std::size_t saved(const Sizes& s) const = 0;

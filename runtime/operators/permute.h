@@ -18,10 +18,13 @@ class Permute {
     TensorView row_of_slot;  // i32 [T * k]
   };
   // dx[t] = sum over j of drows[row_of_slot[t * k + j]], in the order of j
+  // dweights[s] = d_row_weights[row_of_slot[s]], where there are any
   struct Backward {
-    TensorView drows;        // [T * k, H]
-    TensorView row_of_slot;  // i32 [T * k]
-    TensorView dx;           // [T, H]
+    TensorView drows;               // [T * k, H]
+    TensorView row_of_slot;         // i32 [T * k]
+    TensorView dx;                  // [T, H]
+    TensorView d_row_weights = {};  // [T * k], or empty
+    TensorView dweights = {};       // [T, k], likewise
   };
   // y[t] = sum over j of weights[t, j] * rows[row_of_slot[t * k + j]], in the order of j
   struct CombineForward {
@@ -30,11 +33,13 @@ class Permute {
     TensorView weights;      // [T, k]
     TensorView y;            // [T, H]
   };
+  // d_weighted[row_of_slot[s]] = dy[s / k] and row_weights[row_of_slot[s]] = weights[s]: the gradient of what is
+  // summed, weight x row. Those of rows and weights follow where the rows were made (GroupedMlp::Backward).
   struct CombineBackward {
-    TensorView rows, row_of_slot, weights;
-    TensorView dy;        // [T, H]
-    TensorView drows;     // [T * k, H]
-    TensorView dweights;  // [T, k]
+    TensorView row_of_slot, weights;
+    TensorView dy;           // [T, H]
+    TensorView d_weighted;   // [T * k, H]
+    TensorView row_weights;  // [T * k]
   };
   virtual ~Permute() = default;
   virtual std::size_t workspace(std::int64_t slots, std::int64_t experts) const = 0;  // for forward

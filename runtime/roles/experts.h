@@ -6,26 +6,25 @@
 //
 //   use ─ plan, sizes ─ start ─ per MoE layer and microbatch:
 //
-//   forward                                        backward (dispatch calls and mlp forward: only with recompute)
+//   forward                                        backward (dispatch calls and mlp forward: where made again)
 //     begin                                          begin
 //     dispatch_begin(0)                              dispatch_begin(0)      combine_backward_begin(0)
 //     for c:                                         for c:
 //       dispatch_begin(c + 1)   x leaves               dispatch_begin(c + 1)  combine_backward_begin(c + 1)   dy leaves
-//       dispatch_end(c)         rows are there         dispatch_end(c)        mlp forward: outputs
-//       mlp forward: outputs                           combine_backward_end(c)       d_outputs are there
-//       combine_begin(c)        results leave          mlp backward: d_rows
+//       dispatch_end(c)         rows are there         dispatch_end(c)        mlp forward, without outputs
+//       mlp forward: outputs                           combine_backward_end(c)       dy of rows is there
+//       combine_begin(c)        results leave          mlp backward: d_rows, d_row_weights
 //       combine_end(c - 1)      y of its tokens        dispatch_backward_begin(c)    dx and dweights leave
 //     combine_end(last)                                dispatch_backward_end(c - 1)  dx, dweights of its tokens
 //                                                    dispatch_backward_end(last)
 //
 // Calls only put work on streams; inputs are complete and outputs are wanted on `compute`. What a call reads of the
-// decoder's buffers (x, dy: in *_begin of any chunk up to its *_end; outputs, d_rows: in the *_begin that takes them)
-// is overwritten by later work on `compute`, which the role orders after its own reading.
-// A host that must know how many copies travel reads that once, in begin() of the forward (Device::read, counted), and
-// keeps it by layer and slot for begin() with `again`; `saved` then holds what the forward left there, or with
-// recompute nothing.
-// An implementation that counts on the device reads nothing at all: no call and no size here needs a number of copies.
-// Built-in: local (the expert axis is 1; every rank computes with all experts).
+// decoder's buffers (x, dy: in *_begin of any chunk up to its *_end; outputs, d_rows, d_row_weights: in the *_begin
+// that takes them) is overwritten by later work on `compute`, which the role orders after its own reading. A host that
+// must know how many copies travel reads that once, in begin() of the forward (Device::read, counted), and keeps it by
+// layer and slot for begin() with `again`; `saved` then holds what the forward left there, or with `dispatch_again`
+// nothing. An implementation that counts on the device reads nothing at all: no call and no size here needs a number of
+// copies. Built-in: local (the expert axis is 1; every rank computes with all experts).
 #pragma once
 
 #include <algorithm>
@@ -46,7 +45,7 @@ struct ExpertSizes {
   std::int64_t hidden, experts, k;
   int ranks = 1;               // of the expert axis
   int rank = 0;                // own, on that axis
-  bool recompute = false;      // dispatch is made again in backward
+  bool recompute = false;      // dispatch is made again in the backward of some layer
   DType compute = DType::f32;  // of tokens, rows and their gradients
   ExpertRange local() const { return experts_of(rank, ranks, static_cast<int>(experts)); }  // that this rank holds
 };
@@ -60,9 +59,10 @@ struct Routing {
 // One MoE layer's exchange of one microbatch: the same in all of its calls, but that views of the other direction may
 // be empty.
 struct ExpertExchange {
-  int layer;   // of the decoder
-  int slot;    // which of the microbatches in flight
-  bool again;  // backward of a layer and slot whose forward was the last one: the same routing
+  int layer;            // of the decoder
+  int slot;             // which of the microbatches in flight
+  bool again;           // backward of a layer and slot whose forward was the last one: the same routing
+  bool dispatch_again;  // in this backward the dispatch is made again: nothing was kept of that of the forward
   Routing routing;
   TensorView x, y;              // [T, H] in ExpertSizes::compute; T <= ExpertSizes::tokens
   TensorView dy, dx, dweights;  // [T, H], [T, H] likewise; f32 [T, k]
@@ -75,12 +75,13 @@ struct ExpertExchange {
 // others hold one chunk at a time.
 struct ExpertChunk {
   int index;
-  TensorView rows;       // [capacity, H]: the copies, grouped by local expert
-  TensorView offsets;    // i32 [local experts + 1]: the i-th has rows [offsets[i], offsets[i + 1])
-  Region saved;          // chunk_saved()
-  TensorView outputs;    // [capacity, H]: what the experts made of the rows
-  TensorView d_outputs;  // [capacity, H], backward only
-  TensorView d_rows;     // [capacity, H], backward only
+  TensorView rows;     // [capacity, H]: the copies, grouped by local expert
+  TensorView offsets;  // i32 [local experts + 1]: the i-th has rows [offsets[i], offsets[i + 1])
+  Region saved;        // chunk_saved()
+  TensorView outputs;  // [capacity, H]: what the experts made of the rows; forward only
+  // Backward only. d_weighted and row_weights: dy of the row's token, the gradient of weight x output, and that weight.
+  TensorView d_weighted, row_weights;  // [capacity, H]; f32 [capacity]
+  TensorView d_rows, d_row_weights;    // [capacity, H]; f32 [capacity]
 };
 
 struct TokenRange {
@@ -126,11 +127,10 @@ class Experts {
   // y[t] = sum of weight x output, for the chunk's tokens.
   virtual void combine_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
   virtual void combine_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
-  // Fills d_outputs: weight x dy. Reads outputs, for dweights.
+  // Fills d_weighted and row_weights.
   virtual void combine_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
   virtual void dispatch_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
-  // dx[t] = sum over the token's copies, dweights[t, j] = <dy[t], the output of its choice j>, for the chunk's
-  // tokens.
+  // dx[t] = sum over the token's copies, dweights[t, j] = d_row_weights of its choice j, for the chunk's tokens.
   virtual void dispatch_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) = 0;
   // What this rank received since start.
   virtual Traffic traffic() const { return {}; }

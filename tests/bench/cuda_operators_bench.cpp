@@ -242,19 +242,23 @@ void mixture(Bench& b) {
   const TensorView x = b.random(half, {t, hidden}), indices = b.filled(chosen, {t, k}),
                    rows = b.take(half, {slots, hidden});
   const TensorView offsets = b.take(DType::i32, {experts + 1}), places = b.take(DType::i32, {slots});
-  const TensorView weights = b.random(single, {t, k}), dweights = b.take(single, {t, k}), y = b.take(half, {t, hidden});
+  const TensorView weights = b.random(single, {t, k}), dweights = b.take(single, {t, k}),
+                   row_weights = b.take(single, {slots}), d_row_weights = b.random(single, {slots}),
+                   y = b.take(half, {t, hidden});
   const TensorView drows = b.take(half, {slots, hidden}), dx = b.take(half, {t, hidden});
   const Region sorting = b.region(b.set().permute->workspace(slots, experts));
   const double row = static_cast<double>(t) * hidden * 2;
   b.moves("permute forward", (k + 1) * row, [&] {
     b.set().permute->forward(b.stream(), {x, indices, experts, rows, offsets, places}, sorting);
   });
-  b.moves("permute backward", (k + 1) * row, [&] { b.set().permute->backward(b.stream(), {rows, places, dx}); });
+  b.moves("permute backward", (k + 1) * row, [&] {
+    b.set().permute->backward(b.stream(), {rows, places, dx, d_row_weights, dweights});
+  });
   b.moves("combine forward", (k + 1) * row, [&] {
     b.set().permute->combine_forward(b.stream(), {rows, places, weights, y});
   });
-  b.moves("combine backward", (2 * k + 1) * row, [&] {
-    b.set().permute->combine_backward(b.stream(), {rows, places, weights, y, drows, dweights});
+  b.moves("combine backward", (k + 1) * row, [&] {
+    b.set().permute->combine_backward(b.stream(), {places, weights, y, drows, row_weights});
   });
   constexpr std::int64_t block = hidden * width;
   const TensorView stack = b.random(half, {experts * 3 * block}), gradient = b.random(single, {experts * 3 * block});
@@ -271,8 +275,17 @@ void mixture(Bench& b) {
     b.set().grouped_mlp->forward(b.stream(), {rows, offsets, stacks(stack), outputs, saved, workspace});
   });
   b.computes("grouped_mlp backward", 2 * flops, [&] {
-    b.set().grouped_mlp->backward(b.stream(),
-                                  {rows, offsets, stacks(stack), outputs, drows, stacks(gradient), saved, workspace});
+    b.set().grouped_mlp->backward(b.stream(), {rows,
+                                               offsets,
+                                               stacks(stack),
+                                               outputs,
+                                               drows,
+                                               stacks(gradient),
+                                               saved,
+                                               workspace,
+                                               {},
+                                               row_weights,
+                                               d_row_weights});
   });
 }
 

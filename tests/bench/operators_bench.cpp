@@ -260,6 +260,7 @@ void bench_experts(Bench& bench, Memory& memory, const Sizes& n) {
   });
 
   const TensorView rows = memory.floats({slots, n.hidden}), drows = memory.floats({slots, n.hidden});
+  const TensorView row_weights = memory.floats({slots}), d_row_weights = memory.floats({slots});
   const TensorView offsets = memory.filled<std::int32_t>({n.experts + 1}, [](std::int64_t) { return 0; });
   const TensorView places = memory.filled<std::int32_t>({slots}, [](std::int64_t) { return 0; });
   const Region sort = memory.region(bench->permute->workspace(slots, n.experts));
@@ -268,13 +269,13 @@ void bench_experts(Bench& bench, Memory& memory, const Sizes& n) {
     bench->permute->forward(bench.stream(), {x, indices, n.experts, rows, offsets, places}, sort);
   });
   bench.bytes("permute backward", copies + size, [&] {
-    bench->permute->backward(bench.stream(), {drows, places, dx});
+    bench->permute->backward(bench.stream(), {drows, places, dx, d_row_weights, dweights});
   });
   bench.bytes("combine forward", copies + size, [&] {
     bench->permute->combine_forward(bench.stream(), {rows, places, weights, x});
   });
-  bench.bytes("combine backward", 2 * copies + size, [&] {
-    bench->permute->combine_backward(bench.stream(), {rows, places, weights, x, drows, dweights});
+  bench.bytes("combine backward", copies + size, [&] {
+    bench->permute->combine_backward(bench.stream(), {places, weights, x, drows, row_weights});
   });
 
   const GroupedMlp::Sizes mlp{slots, n.hidden, n.width(), n.experts};
@@ -296,7 +297,8 @@ void bench_experts(Bench& bench, Memory& memory, const Sizes& n) {
     bench->grouped_mlp->forward(bench.stream(), {rows, offsets, w, y, mlp_saved, mlp_workspace});
   });
   bench.flops("grouped_mlp backward", 2 * flops, [&] {
-    bench->grouped_mlp->backward(bench.stream(), {rows, offsets, w, y, drows, dw, mlp_saved, mlp_workspace});
+    bench->grouped_mlp->backward(
+        bench.stream(), {rows, offsets, w, y, drows, dw, mlp_saved, mlp_workspace, {}, row_weights, d_row_weights});
   });
 }
 

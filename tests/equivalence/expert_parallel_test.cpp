@@ -72,11 +72,12 @@ TEST_F(ExpertParallel, MoreChunksNeedLessMemoryWithRecompute) {
   const Job job = small_job(folder_.path(), "training { recompute: FULL }");
   const auto whole = first_gradients(job, with_ep({1, 4, 2}, 2, 1)).planned;
   const auto cut = first_gradients(job, with_ep({1, 4, 2}, 2, 8)).planned;
-  for (const char* purpose : {"saved activations", "tokens on their way to experts", "tokens on their way back"}) {
+  for (const char* purpose :
+       {"activations of one block", "tokens on their way to experts", "tokens on their way back"}) {
     EXPECT_LT(cut.at(purpose), whole.at(purpose)) << purpose;
   }
   // [capacity, H] of rows: 2 ranks x 32 tokens x 2 choices x 96 bytes, of which an eighth, twice, remains.
-  EXPECT_LE(cut.at("saved activations") + 2 * 32 * 2 * 96 / 2, whole.at("saved activations"));
+  EXPECT_LE(cut.at("activations of one block") + 2 * 32 * 2 * 96 / 2, whole.at("activations of one block"));
 }
 
 // R1: what replicas hold of one parameter, the router's among them, must be equal to the last bit.

@@ -39,8 +39,23 @@ struct WidenedEmbedding final : Widened<Embedding> {
 struct WidenedNorm final : Widened<AddRmsNorm> {
   ANANKE_SIZE(saved)
   ANANKE_SIZE(workspace)
-  ANANKE_WIDENED(forward, Forward, call.in(a.x); call.in(a.delta); call.out(a.h); call.out(a.y);)
+  void forward(Stream& stream, const Forward& arguments) override {
+    once(stream, arguments);
+    if (!arguments.delta || arguments.h.dtype != DType::bf16) return;
+    Forward of_rounded = arguments;  // h is: what follows is of that
+    of_rounded.x = arguments.h;
+    of_rounded.delta = of_rounded.h = {};
+    once(stream, of_rounded);
+  }
   ANANKE_WIDENED(backward, Backward, call.in(a.h); call.in(a.dy); call.in(a.dh_in); call.out(a.dh);)
+
+ private:
+  void once(Stream& stream, const Forward& arguments) {
+    run(
+        stream, arguments,
+        [](WidenedCall& call, Forward& a) { call.in(a.x), call.in(a.delta), call.out(a.h), call.out(a.y); },
+        [&](const Forward& a) { inner->forward(stream, a); });
+  }
 };
 struct WidenedLinear final : Widened<Linear> {
   ANANKE_WIDENED(forward, Forward, call.in(a.x); call.in(a.weight); call.out(a.y);)
@@ -75,7 +90,7 @@ struct WidenedPermute final : Widened<Permute> {
   }
   ANANKE_WIDENED(backward, Backward, call.in(a.drows); call.out(a.dx);)
   ANANKE_WIDENED(combine_forward, CombineForward, call.in(a.rows); call.out(a.y);)
-  ANANKE_WIDENED(combine_backward, CombineBackward, call.in(a.rows); call.in(a.dy); call.out(a.drows);)
+  ANANKE_WIDENED(combine_backward, CombineBackward, call.in(a.dy); call.out(a.d_weighted);)
 };
 struct WidenedExchange final : Widened<Exchange> {
   std::size_t workspace(std::int64_t experts) const override { return inner->workspace(experts); }
@@ -84,7 +99,7 @@ struct WidenedExchange final : Widened<Exchange> {
   ANANKE_WIDENED(collect, Collect, call.out(a.y);)
   ANANKE_WIDENED(expand, Expand, call.out(a.rows);)
   ANANKE_WIDENED(combine, Combine, call.in(a.outputs);)
-  ANANKE_WIDENED(combine_backward, CombineBackward, call.in(a.outputs); call.out(a.d_outputs);)
+  ANANKE_WIDENED(combine_backward, CombineBackward, call.out(a.d_weighted);)
   ANANKE_WIDENED(expand_backward, ExpandBackward, call.in(a.d_rows);)
 };
 void widen(WidenedCall& call, GroupedMlp::Weights& weights, const TensorView& offsets) {

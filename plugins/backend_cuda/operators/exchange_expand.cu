@@ -4,7 +4,6 @@
 #include "plugins/backend_cuda/operators/exchange_parts.cuh"
 #include "plugins/backend_cuda/operators/expert_sort.cuh"
 #include "plugins/backend_cuda/operators/faults.cuh"
-#include "plugins/backend_cuda/operators/reduce.cuh"
 #include "runtime/operators/arguments.h"
 #include "runtime/operators/carve.h"
 #include "runtime/operators/validate.h"
@@ -154,13 +153,15 @@ struct CopyTable {
   }
 };
 
-// A block per copy.
+// A block per copy: its values become those of its rows; its weights, where row_weights is wanted, go with them.
 template <int N, class V, class T>
-__global__ void move_kernel(CopyTable copies, std::int64_t hidden, WireRows wire, T* rows, FaultSink faults) {
+__global__ void move_kernel(CopyTable copies, std::int64_t hidden, WireRows wire, T* rows, float* row_weights,
+                            FaultSink faults) {
   const std::int64_t copy = blockIdx.x;
   if (!copies.has(copy, faults)) return;
   for (std::int64_t m = copy * copies.k; m < (copy + 1) * copies.k && copies.rows[m] >= 0; ++m) {
     const std::int64_t row = copies.rows[m];
+    if (row_weights && threadIdx.x == 0) row_weights[row] = copies.weights[m];
     for (std::int64_t i = threadIdx.x; i < hidden / N; i += blockDim.x) {
       float values[N];
       read(wire.values<const V>(copy) + i * N, values);
@@ -170,10 +171,10 @@ __global__ void move_kernel(CopyTable copies, std::int64_t hidden, WireRows wire
 }
 
 // A block per copy: wire[i] = sum over its entries of weight (1 where not `weighted`) * row, in their order; with
-// dweights [capacity, k], they follow it on the wire.
+// d_row_weights [row capacity], those of its slots follow it on the wire.
 template <int N, class V, class T>
-__global__ void sum_kernel(CopyTable copies, std::int64_t hidden, bool weighted, const T* by_row, const float* dweights,
-                           WireRows wire, FaultSink faults) {
+__global__ void sum_kernel(CopyTable copies, std::int64_t hidden, bool weighted, const T* by_row,
+                           const float* d_row_weights, WireRows wire, FaultSink faults) {
   const std::int64_t copy = blockIdx.x, first = copy * copies.k;
   if (!copies.has(copy, faults)) return;
   for (std::int64_t i = threadIdx.x; i < hidden / N; i += blockDim.x) {
@@ -187,37 +188,12 @@ __global__ void sum_kernel(CopyTable copies, std::int64_t hidden, bool weighted,
     }
     write(wire.values<V>(copy) + i * N, sum);
   }
-  for (std::int64_t j = threadIdx.x; dweights && j < copies.k; j += blockDim.x) {
-    wire.floats(copy)[j] = dweights[first + j];
-  }
-}
-
-// A block per copy: d_outputs and dweights.
-template <int N, class V, class T>
-__global__ void combine_backward_kernel(CopyTable copies, std::int64_t hidden, WireRows wire, const T* outputs,
-                                        T* d_outputs, float* dweights, FaultSink faults) {
-  __shared__ double scratch[32];
-  const std::int64_t copy = blockIdx.x, first = copy * copies.k;
-  if (!copies.has(copy, faults)) return;
-  for (std::int64_t j = threadIdx.x; j < copies.k; j += blockDim.x) dweights[first + j] = 0;
-  __syncthreads();
-  for (std::int64_t m = first; m < first + copies.k && copies.rows[m] >= 0; ++m) {
-    const std::int64_t at = copies.rows[m] * hidden;
-    const float weight = copies.weights[m];
-    double product = 0;
-    for (std::int64_t i = threadIdx.x; i < hidden / N; i += blockDim.x) {
-      float dy[N], output[N];
-      read(wire.values<const V>(copy) + i * N, dy);
-      read(outputs + at + i * N, output);
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        product += static_cast<double>(dy[j]) * static_cast<double>(output[j]);
-        dy[j] *= weight;
-      }
-      write(d_outputs + at + i * N, dy);
+  for (std::int64_t j = threadIdx.x; d_row_weights && j < copies.k; j += blockDim.x) {
+    float value = 0;
+    for (std::int64_t m = first; m < first + copies.k && copies.rows[m] >= 0; ++m) {
+      if (copies.slots[m] == j) value = d_row_weights[copies.rows[m]];
     }
-    product = block_sum(product, scratch);
-    if (threadIdx.x == 0) dweights[first + copies.slots[m]] = static_cast<float>(product);
+    wire.floats(copy)[j] = value;
   }
 }
 
@@ -266,7 +242,7 @@ void CudaExchange::expand(Stream& stream, const Expand& a) {
     using V = decltype(value);
     constexpr int N = decltype(width)::value;
     move_kernel<N, V><<<static_cast<unsigned>(n.copies), exchange_threads(n.hidden), 0, on>>>(
-        CopyTable(a.copies), n.hidden, wire, data<T>(a.rows), faults_.sink());
+        CopyTable(a.copies), n.hidden, wire, data<T>(a.rows), nullptr, faults_.sink());
     ANANKE_CUDA_LAUNCHED(op);
   });
 }
@@ -274,7 +250,7 @@ void CudaExchange::expand(Stream& stream, const Expand& a) {
 namespace {
 
 void sum_rows(const char* op, cudaStream_t on, DType elements, const CopySizes& n, bool weighted,
-              const TensorView& by_row, const Exchange::Copies& copies, const float* dweights, const WireRow& row,
+              const TensorView& by_row, const Exchange::Copies& copies, const float* d_row_weights, const WireRow& row,
               const TensorView& wire, const Faults& faults) {
   if (n.copies == 0) return;
   with_wire(elements, row, {by_row.data}, [&](auto element, auto value, auto width) {
@@ -282,7 +258,8 @@ void sum_rows(const char* op, cudaStream_t on, DType elements, const CopySizes& 
     using V = decltype(value);
     constexpr int N = decltype(width)::value;
     sum_kernel<N, V><<<static_cast<unsigned>(n.copies), exchange_threads(n.hidden), 0, on>>>(
-        CopyTable(copies), n.hidden, weighted, data<const T>(by_row), dweights, WireRows(wire, row), faults.sink());
+        CopyTable(copies), n.hidden, weighted, data<const T>(by_row), d_row_weights, WireRows(wire, row),
+        faults.sink());
     ANANKE_CUDA_LAUNCHED(op);
   });
 }
@@ -297,16 +274,16 @@ void CudaExchange::combine(Stream& stream, const Combine& a) {
 
 void CudaExchange::combine_backward(Stream& stream, const CombineBackward& a) {
   constexpr const char* op = "exchange combine_backward";
-  const DType elements = elements_of(a.outputs);
+  const DType elements = elements_of(a.d_weighted);
   const CopySizes n = arguments::check(a, elements);
   if (n.copies == 0) return;
-  with_wire(elements, a.row, {a.outputs.data, a.d_outputs.data}, [&](auto element, auto value, auto width) {
+  with_wire(elements, a.row, {a.d_weighted.data}, [&](auto element, auto value, auto width) {
     using T = decltype(element);
     using V = decltype(value);
     constexpr int N = decltype(width)::value;
-    combine_backward_kernel<N, V><<<static_cast<unsigned>(n.copies), exchange_threads(n.hidden), 0, raw(stream)>>>(
-        CopyTable(a.copies), n.hidden, WireRows(a.wire, a.row), data<const T>(a.outputs), data<T>(a.d_outputs),
-        data<float>(a.dweights), faults_.sink());
+    move_kernel<N, V><<<static_cast<unsigned>(n.copies), exchange_threads(n.hidden), 0, raw(stream)>>>(
+        CopyTable(a.copies), n.hidden, WireRows(a.wire, a.row), data<T>(a.d_weighted), data<float>(a.row_weights),
+        faults_.sink());
     ANANKE_CUDA_LAUNCHED(op);
   });
 }
@@ -315,7 +292,7 @@ void CudaExchange::expand_backward(Stream& stream, const ExpandBackward& a) {
   const DType elements = elements_of(a.d_rows);
   const CopySizes n = arguments::check(a, elements);
   sum_rows("exchange expand_backward", raw(stream), elements, n, false, a.d_rows, a.copies,
-           data<const float>(a.dweights), a.row, a.wire, faults_);
+           data<const float>(a.d_row_weights), a.row, a.wire, faults_);
 }
 
 }  // namespace ananke::cuda

@@ -2,6 +2,7 @@
 #include "plugins/backend_cuda/cuda_stream.h"
 #include "plugins/backend_cuda/operators/elements.cuh"
 #include "plugins/backend_cuda/operators/grouped_mlp.h"
+#include "plugins/backend_cuda/operators/reduce.cuh"
 #include "runtime/operators/arguments.h"
 #include "runtime/operators/carve.h"
 #include "runtime/operators/validate.h"
@@ -62,25 +63,37 @@ __global__ void activate_kernel(std::int64_t count, std::int64_t packs, const T*
   store(middle + i * N, out);
 }
 
-// d silu(z) / dz = s (1 + z (1 - s)) with s = 1 / (1 + e^-z). Also makes `middle` again, for down's gradient.
+// A warp per row, whose result goes on with a weight (row_weights null: 1). d silu(z) / dz = s (1 + z (1 - s)) with
+// s = 1 / (1 + e^-z). Also makes weight x `middle` again, for down's gradient, and the weight's gradient.
 template <int N, class T>
-__global__ void activate_backward_kernel(std::int64_t count, std::int64_t packs, const T* both, T* middle, T* dboth) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= count) return;
-  const std::int64_t gate = (i + i / packs * packs) * N, up = gate + packs * N;
-  const Pack<T, N> g = load<N>(both + gate), u = load<N>(both + up), gradient = load<N>(dboth + gate);
-  Pack<T, N> m, dg, du;
+__global__ void activate_backward_kernel(std::int64_t rows, std::int64_t packs, const float* row_weights, const T* both,
+                                         T* middle, T* dboth, float* d_row_weights) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
+  if (row >= rows) return;
+  const float weight = row_weights ? row_weights[row] : 1.0f;
+  double product = 0;
+  for (std::int64_t i = threadIdx.x % 32; i < packs; i += 32) {
+    const std::int64_t gate = (2 * row * packs + i) * N, up = gate + packs * N;
+    const Pack<T, N> g = load<N>(both + gate), u = load<N>(both + up), gradient = load<N>(dboth + gate);
+    Pack<T, N> m, dg, du;
+    float sum = 0;
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const float z = to_float(g.at[j]), by = to_float(u.at[j]), d = to_float(gradient.at[j]);
-    const float sigmoid = sigmoid_of(z), silu = z * sigmoid;
-    m.at[j] = from_float<T>(silu * by);
-    du.at[j] = from_float<T>(d * silu);
-    dg.at[j] = from_float<T>(d * by * (sigmoid * (1.0f + z * (1.0f - sigmoid))));
+    for (int j = 0; j < N; ++j) {
+      const float z = to_float(g.at[j]), by = to_float(u.at[j]), unweighted = to_float(gradient.at[j]);
+      const float sigmoid = sigmoid_of(z), silu = z * sigmoid, d = weight * unweighted;
+      sum += silu * by * unweighted;
+      m.at[j] = from_float<T>(weight * (silu * by));
+      du.at[j] = from_float<T>(d * silu);
+      dg.at[j] = from_float<T>(d * by * (sigmoid * (1.0f + z * (1.0f - sigmoid))));
+    }
+    product += static_cast<double>(sum);
+    store(middle + (row * packs + i) * N, m);
+    store(dboth + up, du);
+    store(dboth + gate, dg);
   }
-  store(middle + i * N, m);
-  store(dboth + up, du);
-  store(dboth + gate, dg);
+  if (!d_row_weights) return;
+  product = warp_sum(product);
+  if (threadIdx.x % 32 == 0) d_row_weights[row] = static_cast<float>(product);
 }
 
 std::span<const std::int32_t> checked(const Sizes& n, std::span<const std::int32_t> offsets) {
@@ -201,16 +214,17 @@ void activate(const Groups& groups, const Saved& saved, const Scratch& scratch) 
   });
 }
 
-void activate_backward(const Groups& groups, const Saved& saved, const Scratch& scratch) {
-  const std::int64_t count = groups.used() * groups.n.width;
-  if (count == 0) return;
+void activate_backward(const Groups& groups, const Saved& saved, const Scratch& scratch, const float* row_weights,
+                       float* d_row_weights) {
+  const std::int64_t rows = groups.used();
+  if (rows == 0) return;
   with_elements(groups.elements, [&](auto element) {
     using T = decltype(element);
     with_packs<T>(groups.n.width, {saved.both, scratch.middle, scratch.dboth}, [&](auto width) {
       constexpr int N = decltype(width)::value;
-      activate_backward_kernel<N><<<static_cast<unsigned>(blocks_for(count / N, threads)), threads, 0, groups.stream>>>(
-          count / N, groups.n.width / N, reinterpret_cast<const T*>(saved.both), reinterpret_cast<T*>(scratch.middle),
-          reinterpret_cast<T*>(scratch.dboth));
+      activate_backward_kernel<N><<<static_cast<unsigned>(blocks_for(rows, threads / 32)), threads, 0, groups.stream>>>(
+          rows, groups.n.width / N, row_weights, reinterpret_cast<const T*>(saved.both),
+          reinterpret_cast<T*>(scratch.middle), reinterpret_cast<T*>(scratch.dboth), d_row_weights);
       ANANKE_CUDA_LAUNCHED("grouped_mlp: gradient of the activation");
     });
   });
@@ -236,6 +250,7 @@ void CudaGroupedMlp::forward(Stream& stream, const Forward& a) {
     groups.apply(x, a.weights.gate, true, groups.half(saved.both, 0));
     groups.apply(x, a.weights.up, true, groups.half(saved.both, 1));
   }
+  if (!a.y) return;
   activate(groups, saved, scratch);
   groups.apply(groups.whole(scratch.middle, n.width), a.weights.down, true, groups.whole(a.y.data, n.hidden));
 }
@@ -250,7 +265,7 @@ void CudaGroupedMlp::backward(Stream& stream, const Backward& a) {
   const Rows x = groups.whole(a.x.data, n.hidden), dx = groups.whole(a.dx.data, n.hidden),
              dy = groups.whole(a.dy.data, n.hidden), dboth = groups.whole(scratch.dboth, 2 * n.width);
   groups.apply(dy, a.weights.down, false, groups.half(scratch.dboth, 0));
-  activate_backward(groups, saved, scratch);
+  activate_backward(groups, saved, scratch, data<const float>(a.row_weights), data<float>(a.d_row_weights));
   if (joined(a.weights.gate, a.weights.up, n)) {
     groups.apply(dboth, a.weights.gate, false, dx);
   } else {

@@ -91,12 +91,18 @@ __device__ bool valid_row(std::int64_t row, std::int64_t slots) { return row >= 
 
 constexpr int under_way = 4;  // packs that a lane loads before it stores them
 
-// A warp per token: its row is read once and written k times.
+// A warp per token: its row is read once and written k times. `indices`, where there are some, say which slots have a
+// row; `weights`, where there are some, go to row_weights.
 template <int N, class T>
 __global__ void scatter_kernel(std::int64_t slots, std::int64_t k, std::int64_t packs, int experts,
-                               const std::int32_t* indices, const std::int32_t* row_of_slot, const T* x, T* rows) {
+                               const std::int32_t* indices, const std::int32_t* row_of_slot, const float* weights,
+                               const T* x, T* rows, float* row_weights) {
   const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
   if (t * k >= slots) return;
+  for (std::int64_t slot = t * k + threadIdx.x % 32; weights && slot < (t + 1) * k; slot += 32) {
+    const std::int64_t row = row_of_slot[slot];
+    if (valid_row(row, slots)) row_weights[row] = weights[slot];
+  }
   for (std::int64_t begin = threadIdx.x % 32; begin < packs; begin += 32 * under_way) {
     Pack<T, N> values[under_way];
 #pragma unroll
@@ -105,7 +111,7 @@ __global__ void scatter_kernel(std::int64_t slots, std::int64_t k, std::int64_t 
     }
     for (std::int64_t slot = t * k; slot < (t + 1) * k; ++slot) {
       const std::int64_t row = row_of_slot[slot];
-      const int expert = indices[slot];
+      const int expert = indices ? indices[slot] : 0;
       if (expert < 0 || expert >= experts || !valid_row(row, slots)) continue;
 #pragma unroll
       for (int u = 0; u < under_way; ++u) {
@@ -116,10 +122,15 @@ __global__ void scatter_kernel(std::int64_t slots, std::int64_t k, std::int64_t 
 }
 
 // A block per token: out[t] = sum over j of weights[t, j] rows[row_of_slot[t, j]], in the order of j; weights null: 1.
+// by_slot[t, j] = by_row[row_of_slot[t, j]], where there are any.
 template <int N, class T>
 __global__ void gather_kernel(std::int64_t slots, std::int64_t k, std::int64_t packs, const std::int32_t* row_of_slot,
-                              const float* weights, const T* rows, T* out) {
+                              const float* weights, const T* rows, const float* by_row, T* out, float* by_slot) {
   const std::int64_t t = blockIdx.x;
+  for (std::int64_t slot = t * k + threadIdx.x; by_slot && slot < (t + 1) * k; slot += blockDim.x) {
+    const std::int64_t row = row_of_slot[slot];
+    by_slot[slot] = valid_row(row, slots) ? by_row[row] : 0.0f;
+  }
   for (std::int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
     float sum[N] = {};
     for (std::int64_t slot = t * k; slot < (t + 1) * k; ++slot) {
@@ -135,44 +146,6 @@ __global__ void gather_kernel(std::int64_t slots, std::int64_t k, std::int64_t p
     for (int j = 0; j < N; ++j) values.at[j] = from_float<T>(sum[j]);
     store(out + (t * packs + i) * N, values);
   }
-}
-
-// A warp per slot: drows and dweights. Slots of a token are neighbours, so its dy comes from memory once.
-template <int N, class T>
-__global__ void combine_backward_kernel(std::int64_t slots, std::int64_t k, std::int64_t packs,
-                                        const std::int32_t* row_of_slot, const float* weights, const T* rows,
-                                        const T* dy, T* drows, float* dweights) {
-  const std::int64_t slot = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
-  if (slot >= slots) return;
-  const std::int64_t row = row_of_slot[slot], t = slot / k;
-  if (!valid_row(row, slots)) return;
-  const float weight = weights[slot];
-  double product = 0;
-  for (std::int64_t begin = threadIdx.x % 32; begin < packs; begin += 32 * under_way) {
-    Pack<T, N> gradients[under_way], values[under_way];
-#pragma unroll
-    for (int u = 0; u < under_way; ++u) {
-      if (begin + u * 32 >= packs) continue;
-      gradients[u] = load<N>(dy + (t * packs + begin + u * 32) * N);
-      values[u] = load<N>(rows + (row * packs + begin + u * 32) * N);
-    }
-#pragma unroll
-    for (int u = 0; u < under_way; ++u) {
-      if (begin + u * 32 >= packs) continue;
-      Pack<T, N> out;
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const float d = to_float(gradients[u].at[j]);
-        sum += d * to_float(values[u].at[j]);
-        out.at[j] = from_float<T>(weight * d);
-      }
-      product += static_cast<double>(sum);
-      store(drows + (row * packs + begin + u * 32) * N, out);
-    }
-  }
-  product = warp_sum(product);
-  if (threadIdx.x % 32 == 0) dweights[slot] = static_cast<float>(product);
 }
 
 int threads_for(std::int64_t packs) {
@@ -218,7 +191,7 @@ void CudaPermute::forward(Stream& stream, const Forward& a, Region workspace_) {
       const std::int64_t packs = n.hidden / N;
       scatter_kernel<N><<<static_cast<unsigned>(blocks_for(n.tokens, warps)), threads, 0, on>>>(
           n.slots(), n.k, packs, experts, data<const std::int32_t>(a.indices), data<const std::int32_t>(a.row_of_slot),
-          data<const T>(a.x), data<T>(a.rows));
+          nullptr, data<const T>(a.x), data<T>(a.rows), nullptr);
       ANANKE_CUDA_LAUNCHED(op);
     });
   });
@@ -227,15 +200,17 @@ void CudaPermute::forward(Stream& stream, const Forward& a, Region workspace_) {
 namespace {
 
 void gather(const char* op, cudaStream_t on, const Sizes& n, DType elements, const TensorView& rows,
-            const TensorView& row_of_slot, const float* weights, const TensorView& out) {
-  if (n.tokens == 0 || n.hidden == 0) return;
+            const TensorView& row_of_slot, const float* weights, const TensorView& out, const float* by_row,
+            float* by_slot) {
+  if (n.tokens == 0) return;
   with_elements(elements, [&](auto element) {
     using T = decltype(element);
     with_packs<T>(n.hidden, {rows.data, out.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.hidden / N;
       gather_kernel<N><<<static_cast<unsigned>(n.tokens), threads_for(packs), 0, on>>>(
-          n.slots(), n.k, packs, data<const std::int32_t>(row_of_slot), weights, data<const T>(rows), data<T>(out));
+          n.slots(), n.k, packs, data<const std::int32_t>(row_of_slot), weights, data<const T>(rows), by_row,
+          data<T>(out), by_slot);
       ANANKE_CUDA_LAUNCHED(op);
     });
   });
@@ -246,13 +221,15 @@ void gather(const char* op, cudaStream_t on, const Sizes& n, DType elements, con
 void CudaPermute::backward(Stream& stream, const Backward& a) {
   const DType elements = elements_of(a.dx);
   const Sizes n = arguments::check(a, elements);
-  gather("permute backward", raw(stream), n, elements, a.drows, a.row_of_slot, nullptr, a.dx);
+  gather("permute backward", raw(stream), n, elements, a.drows, a.row_of_slot, nullptr, a.dx,
+         data<const float>(a.d_row_weights), data<float>(a.dweights));
 }
 
 void CudaPermute::combine_forward(Stream& stream, const CombineForward& a) {
   const DType elements = elements_of(a.y);
   const Sizes n = arguments::check(a, elements);
-  gather("combine forward", raw(stream), n, elements, a.rows, a.row_of_slot, data<const float>(a.weights), a.y);
+  gather("combine forward", raw(stream), n, elements, a.rows, a.row_of_slot, data<const float>(a.weights), a.y, nullptr,
+         nullptr);
 }
 
 void CudaPermute::combine_backward(Stream& stream, const CombineBackward& a) {
@@ -261,12 +238,12 @@ void CudaPermute::combine_backward(Stream& stream, const CombineBackward& a) {
   if (n.slots() == 0) return;
   with_elements(elements, [&](auto element) {
     using T = decltype(element);
-    with_packs<T>(n.hidden, {a.rows.data, a.dy.data, a.drows.data}, [&](auto width) {
+    with_packs<T>(n.hidden, {a.dy.data, a.d_weighted.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.hidden / N;
-      combine_backward_kernel<N><<<static_cast<unsigned>(blocks_for(n.slots(), warps)), threads, 0, raw(stream)>>>(
-          n.slots(), n.k, packs, data<const std::int32_t>(a.row_of_slot), data<const float>(a.weights),
-          data<const T>(a.rows), data<const T>(a.dy), data<T>(a.drows), data<float>(a.dweights));
+      scatter_kernel<N><<<static_cast<unsigned>(blocks_for(n.tokens, warps)), threads, 0, raw(stream)>>>(
+          n.slots(), n.k, packs, 1, nullptr, data<const std::int32_t>(a.row_of_slot), data<const float>(a.weights),
+          data<const T>(a.dy), data<T>(a.d_weighted), data<float>(a.row_weights));
       ANANKE_CUDA_LAUNCHED("combine backward");
     });
   });

@@ -4,7 +4,6 @@
 #include "plugins/backend_host/host_stream.h"
 #include "plugins/backend_host/operators/exchange.h"
 #include "plugins/backend_host/operators/exchange_parts.h"
-#include "plugins/backend_host/operators/row_math.h"
 #include "runtime/operators/arguments.h"
 #include "runtime/operators/carve.h"
 #include "runtime/operators/validate.h"
@@ -128,18 +127,11 @@ void HostExchange::combine_backward(Stream& stream, const CombineBackward& a) {
   const CopySizes n = arguments::check(a);
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const Wire wire(a.wire, a.row);
-    for_copies(op, pool, n, a.copies, [&](std::int64_t i, float* buffer) {
-      const float* dy = wire.load(i, buffer);
-      float* dweights = a.dweights.as<float>() + i * n.k;
-      std::fill_n(dweights, n.k, 0.0f);
-      const std::int32_t* rows = a.copies.rows.as<std::int32_t>() + i * n.k;
-      for (std::int64_t m = 0; m < n.k && rows[m] >= 0; ++m) {
-        const std::int64_t slot = a.copies.slots.as<std::int32_t>()[i * n.k + m], at = rows[m] * n.hidden;
-        const float weight = a.copies.weights.as<float>()[i * n.k + m];
-        dweights[slot] = static_cast<float>(dot(dy, a.outputs.as<float>() + at, n.hidden));
-        float* d = a.d_outputs.as<float>() + at;
-#pragma omp simd
-        for (std::int64_t h = 0; h < n.hidden; ++h) d[h] = weight * dy[h];
+    const std::int32_t* rows = a.copies.rows.as<std::int32_t>();
+    for_copies(op, pool, n, a.copies, [&](std::int64_t i, float*) {
+      for (std::int64_t m = i * n.k; m < (i + 1) * n.k && rows[m] >= 0; ++m) {
+        wire.load_into(i, a.d_weighted.as<float>() + rows[m] * n.hidden);
+        a.row_weights.as<float>()[rows[m]] = a.copies.weights.as<float>()[m];
       }
     });
   });
@@ -151,9 +143,13 @@ void HostExchange::expand_backward(Stream& stream, const ExpandBackward& a) {
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const Wire wire(a.wire, a.row);
     for_copies(op, pool, n, a.copies, [&](std::int64_t i, float* sum) {
-      add_entries(n, a.d_rows.as<float>(), a.copies.rows.as<std::int32_t>() + i * n.k, nullptr, sum);
+      const std::int32_t* rows = a.copies.rows.as<std::int32_t>() + i * n.k;
+      add_entries(n, a.d_rows.as<float>(), rows, nullptr, sum);
       wire.store(i, sum);
-      std::copy_n(a.dweights.as<float>() + i * n.k, n.k, wire.floats(i));
+      std::fill_n(wire.floats(i), n.k, 0.0f);
+      for (std::int64_t m = 0; m < n.k && rows[m] >= 0; ++m) {
+        wire.floats(i)[a.copies.slots.as<std::int32_t>()[i * n.k + m]] = a.d_row_weights.as<float>()[rows[m]];
+      }
     });
   });
 }

@@ -78,18 +78,22 @@ void activate(std::int64_t count, const float* gate, const float* up, float* mid
   for (std::int64_t i = 0; i < count; ++i) middle[i] = gate[i] / (1.0f + exp_of(-gate[i])) * up[i];
 }
 
-// d silu(z) / dz = s (1 + z (1 - s)) with s = 1 / (1 + e^-z). Also makes `middle` again, for down's gradient.
-// dgate holds the gradient of `middle` when called.
-void activate_backward(std::int64_t count, const float* gate, const float* up, float* middle, float* dgate,
-                       float* dup) {
-#pragma omp simd
+// One row, whose result goes on with `weight`. d silu(z) / dz = s (1 + z (1 - s)) with s = 1 / (1 + e^-z). Also makes
+// weight x `middle` again, for down's gradient. dgate holds the gradient of weight x `middle` when called. Returns the
+// weight's gradient.
+double activate_backward(std::int64_t count, float weight, const float* gate, const float* up, float* middle,
+                         float* dgate, float* dup) {
+  double product = 0;
+#pragma omp simd reduction(+ : product)
   for (std::int64_t i = 0; i < count; ++i) {
     const float sigmoid = 1.0f / (1.0f + exp_of(-gate[i]));
-    const float silu = gate[i] * sigmoid, d = dgate[i];
-    middle[i] = silu * up[i];
+    const float silu = gate[i] * sigmoid, unweighted = dgate[i], d = weight * unweighted;
+    product += static_cast<double>(silu * up[i]) * static_cast<double>(unweighted);
+    middle[i] = weight * (silu * up[i]);
     dup[i] = d * silu;
     dgate[i] = d * up[i] * (sigmoid * (1.0f + gate[i] * (1.0f - sigmoid)));
   }
+  return product;
 }
 
 }  // namespace
@@ -124,6 +128,7 @@ void HostGroupedMlp::forward(Stream& stream, const Forward& a) {
           gemm(rows, n.width, n.hidden, 1, x, {matrix(a.weights.gate, g), n.hidden, true}, 0, saved.gate + inner,
                n.width);
           gemm(rows, n.width, n.hidden, 1, x, {matrix(a.weights.up, g), n.hidden, true}, 0, saved.up + inner, n.width);
+          if (!a.y) return;
           activate(rows * n.width, saved.gate + inner, saved.up + inner, scratch.middle + inner);
           gemm(rows, n.hidden, n.width, 1, {scratch.middle + inner, n.width},
                {matrix(a.weights.down, g), n.width, true}, 0, a.y.as<float>() + begin * n.hidden, n.hidden);
@@ -136,19 +141,24 @@ namespace {
 // dx, and what the gradients of the weights are made of.
 void backward_rows(ThreadPool& pool, const GroupedMlp::Sizes& n, const GroupedMlp::Backward& a, const Saved& saved,
                    const Scratch& scratch, const std::int32_t* offsets) {
-  for_row_pieces(pool, n.groups, offsets, scratch.first_task,
-                 [&](std::int64_t g, std::int64_t begin, std::int64_t end) {
-                   const std::int64_t rows = end - begin, inner = begin * n.width;
-                   float* dx = a.dx.as<float>() + begin * n.hidden;
-                   gemm(rows, n.width, n.hidden, 1, {a.dy.as<float>() + begin * n.hidden, n.hidden},
-                        {matrix(a.weights.down, g), n.width}, 0, scratch.dgate + inner, n.width);
-                   activate_backward(rows * n.width, saved.gate + inner, saved.up + inner, scratch.middle + inner,
-                                     scratch.dgate + inner, scratch.dup + inner);
-                   gemm(rows, n.hidden, n.width, 1, {scratch.dgate + inner, n.width},
-                        {matrix(a.weights.gate, g), n.hidden}, 0, dx, n.hidden);
-                   gemm(rows, n.hidden, n.width, 1, {scratch.dup + inner, n.width}, {matrix(a.weights.up, g), n.hidden},
-                        1, dx, n.hidden);
-                 });
+  for_row_pieces(
+      pool, n.groups, offsets, scratch.first_task, [&](std::int64_t g, std::int64_t begin, std::int64_t end) {
+        const std::int64_t rows = end - begin, inner = begin * n.width;
+        float* dx = a.dx.as<float>() + begin * n.hidden;
+        gemm(rows, n.width, n.hidden, 1, {a.dy.as<float>() + begin * n.hidden, n.hidden},
+             {matrix(a.weights.down, g), n.width}, 0, scratch.dgate + inner, n.width);
+        for (std::int64_t r = begin; r < end; ++r) {
+          const std::int64_t at = r * n.width;
+          const double d_weight =
+              activate_backward(n.width, a.row_weights ? a.row_weights.as<float>()[r] : 1.0f, saved.gate + at,
+                                saved.up + at, scratch.middle + at, scratch.dgate + at, scratch.dup + at);
+          if (a.d_row_weights) a.d_row_weights.as<float>()[r] = static_cast<float>(d_weight);
+        }
+        gemm(rows, n.hidden, n.width, 1, {scratch.dgate + inner, n.width}, {matrix(a.weights.gate, g), n.hidden}, 0, dx,
+             n.hidden);
+        gemm(rows, n.hidden, n.width, 1, {scratch.dup + inner, n.width}, {matrix(a.weights.up, g), n.hidden}, 1, dx,
+             n.hidden);
+      });
 }
 
 void backward_weights(ThreadPool& pool, const GroupedMlp::Sizes& n, const GroupedMlp::Backward& a,

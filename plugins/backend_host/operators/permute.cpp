@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "plugins/backend_host/host_stream.h"
-#include "plugins/backend_host/operators/row_math.h"
 #include "runtime/operators/arguments.h"
 #include "runtime/operators/carve.h"
 #include "runtime/operators/validate.h"
@@ -67,6 +66,9 @@ void HostPermute::backward(Stream& stream, const Backward& a) {
     const std::int32_t* row_of_slot = a.row_of_slot.as<std::int32_t>();
     const float* drows = a.drows.as<float>();
     pool.run_blocks(n.tokens, tokens_per_task(n), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t slot = begin * n.k; a.dweights && slot < end * n.k; ++slot) {
+        a.dweights.as<float>()[slot] = a.d_row_weights.as<float>()[row_of_slot[slot]];
+      }
       for (std::int64_t t = begin; t < end; ++t) {
         float* dx = a.dx.as<float>() + t * n.hidden;
         std::fill_n(dx, n.hidden, 0.0f);
@@ -106,16 +108,12 @@ void HostPermute::combine_backward(Stream& stream, const CombineBackward& a) {
   HostStream::of(stream).enqueue([&pool = pool_, n, a] {
     const std::int32_t* row_of_slot = a.row_of_slot.as<std::int32_t>();
     const float* weights = a.weights.as<float>();
-    float* dweights = a.dweights.as<float>();
     pool.run_blocks(n.tokens, tokens_per_task(n), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin * n.k; slot < end * n.k; ++slot) {
-        const float* dy = a.dy.as<float>() + slot / n.k * n.hidden;
-        const float* row = a.rows.as<float>() + row_of_slot[slot] * n.hidden;
-        float* drow = a.drows.as<float>() + row_of_slot[slot] * n.hidden;
-        const float weight = weights[slot];
-        dweights[slot] = static_cast<float>(dot(dy, row, n.hidden));
-#pragma omp simd
-        for (std::int64_t j = 0; j < n.hidden; ++j) drow[j] = weight * dy[j];
+        a.row_weights.as<float>()[row_of_slot[slot]] = weights[slot];
+        if (n.hidden == 0) continue;
+        std::memcpy(a.d_weighted.as<float>() + row_of_slot[slot] * n.hidden, a.dy.as<float>() + slot / n.k * n.hidden,
+                    static_cast<std::size_t>(n.hidden) * sizeof(float));
       }
     });
   });

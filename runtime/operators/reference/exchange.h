@@ -95,19 +95,24 @@ void exchange_combine(const ExchangeSizes& n, std::int64_t arrived, const S* by_
 }
 
 template <class S>
-void exchange_combine_backward(const ExchangeSizes& n, std::int64_t arrived, const S* dy, const S* outputs,
-                               const std::int32_t* rows, const std::int32_t* slots, const S* weights, S* d_outputs,
-                               S* dweights) {
+void exchange_combine_backward(const ExchangeSizes& n, std::int64_t arrived, const S* dy, const std::int32_t* rows,
+                               const S* weights, S* d_weighted, S* row_weights) {
+  for (std::int64_t i = 0; i < arrived; ++i) {
+    for (std::int64_t m = i * n.k; m < (i + 1) * n.k && rows[m] >= 0; ++m) {
+      row_weights[rows[m]] = weights[m];
+      for (std::int64_t h = 0; h < n.hidden; ++h) d_weighted[rows[m] * n.hidden + h] = dy[i * n.hidden + h];
+    }
+  }
+}
+
+// What travels back beside the sums of d_rows: dweights [arrived, k].
+template <class S>
+void exchange_dweights(const ExchangeSizes& n, std::int64_t arrived, const S* d_row_weights, const std::int32_t* rows,
+                       const std::int32_t* slots, S* dweights) {
   for (std::int64_t i = 0; i < arrived; ++i) {
     for (std::int64_t j = 0; j < n.k; ++j) dweights[i * n.k + j] = 0;
     for (std::int64_t m = i * n.k; m < (i + 1) * n.k && rows[m] >= 0; ++m) {
-      S sum = 0;
-      for (std::int64_t h = 0; h < n.hidden; ++h) {
-        const S d = dy[i * n.hidden + h];
-        sum += d * outputs[rows[m] * n.hidden + h];
-        d_outputs[rows[m] * n.hidden + h] = weights[m] * d;
-      }
-      dweights[i * n.k + slots[m]] = sum;
+      dweights[i * n.k + slots[m]] = d_row_weights[rows[m]];
     }
   }
 }

@@ -38,19 +38,32 @@ void grouped_mlp_forward(const MlpSizes& n, const S* x, const std::int32_t* offs
   }
 }
 
-// dx is replaced, `gradient` added to.
+// dx and d_row_weights are replaced, `gradient` added to. With row_weights, dy is the gradient of row_weight x y.
 template <class S>
 void grouped_mlp_backward(const MlpSizes& n, const S* x, const std::int32_t* offsets, const MlpWeights<const S>& w,
-                          const S* dy, S* dx, const MlpWeights<S>& gradient) {
+                          const S* dy, S* dx, const MlpWeights<S>& gradient, const S* row_weights = nullptr,
+                          S* d_row_weights = nullptr) {
   for (std::int64_t g = 0; g < n.groups; ++g) {
     const std::int64_t rows = offsets[g + 1] - offsets[g], first = offsets[g];
     const S* xs = x + first * n.hidden;
     std::vector<S> a(static_cast<std::size_t>(rows * n.width)), b(a.size()), h(a.size()), dh(a.size());
+    std::vector<S> own(dy + first * n.hidden, dy + (first + rows) * n.hidden), y(own.size());
     linear_forward(rows, n.hidden, n.width, xs, w.gate + g * w.gate_stride, a.data());
     linear_forward(rows, n.hidden, n.width, xs, w.up + g * w.up_stride, b.data());
     for (std::size_t i = 0; i < a.size(); ++i) h[i] = silu(a[i]) * b[i];
-    linear_backward(rows, n.width, n.hidden, h.data(), w.down + g * w.down_stride, dy + first * n.hidden, dh.data(),
-                    false, gradient.down + g * gradient.down_stride);
+    if (row_weights) {
+      linear_forward(rows, n.width, n.hidden, h.data(), w.down + g * w.down_stride, y.data());
+      for (std::int64_t r = 0; r < rows; ++r) {
+        d_row_weights[first + r] = 0;
+        for (std::int64_t j = r * n.hidden; j < (r + 1) * n.hidden; ++j) {
+          const auto at = static_cast<std::size_t>(j);
+          d_row_weights[first + r] += own[at] * y[at];
+          own[at] *= row_weights[first + r];
+        }
+      }
+    }
+    linear_backward(rows, n.width, n.hidden, h.data(), w.down + g * w.down_stride, own.data(), dh.data(), false,
+                    gradient.down + g * gradient.down_stride);
     for (std::size_t i = 0; i < a.size(); ++i) {
       const S sigmoid = 1 / (1 + std::exp(-a[i])), d = dh[i];
       dh[i] = d * b[i] * sigmoid * (1 + a[i] * (1 - sigmoid));  // of gate's output

@@ -26,7 +26,11 @@ void permute_forward(const PermuteSizes& n, const S* x, const std::int32_t* indi
 }
 
 template <class S>
-void permute_backward(const PermuteSizes& n, const S* drows, const std::int32_t* row_of_slot, S* dx) {
+void permute_backward(const PermuteSizes& n, const S* drows, const std::int32_t* row_of_slot, S* dx,
+                      const S* d_row_weights = nullptr, S* dweights = nullptr) {
+  for (std::int64_t slot = 0; dweights && slot < n.tokens * n.k; ++slot) {
+    dweights[slot] = d_row_weights[row_of_slot[slot]];
+  }
   for (std::int64_t t = 0; t < n.tokens; ++t) {
     for (std::int64_t j = 0; j < n.hidden; ++j) {
       S sum = 0;
@@ -50,16 +54,13 @@ void combine_forward(const PermuteSizes& n, const S* rows, const std::int32_t* r
 }
 
 template <class S>
-void combine_backward(const PermuteSizes& n, const S* rows, const std::int32_t* row_of_slot, const S* weights,
-                      const S* dy, S* drows, S* dweights) {
+void combine_backward(const PermuteSizes& n, const std::int32_t* row_of_slot, const S* weights, const S* dy,
+                      S* d_weighted, S* row_weights) {
   for (std::int64_t slot = 0; slot < n.tokens * n.k; ++slot) {
-    S sum = 0;
+    row_weights[row_of_slot[slot]] = weights[slot];
     for (std::int64_t j = 0; j < n.hidden; ++j) {
-      const S d = dy[slot / n.k * n.hidden + j];
-      sum += d * rows[row_of_slot[slot] * n.hidden + j];
-      drows[row_of_slot[slot] * n.hidden + j] = weights[slot] * d;
+      d_weighted[row_of_slot[slot] * n.hidden + j] = dy[slot / n.k * n.hidden + j];
     }
-    dweights[slot] = sum;
   }
 }
 

@@ -176,19 +176,21 @@ class RankLayer {
     };
     RegionCutter dispatched, computed;
     cut_dispatched(dispatched, nullptr);
-    cut_computed(computed);
+    cut_mlp(computed);
     for (int layer = 0; layer < layers; ++layer) {
       saved_.push_back(allocate(experts_.saved(sizes_), "test: layer"));
       for (int c = 0; c < (case_.recompute ? std::min(chunks, 2) : chunks); ++c) {
         dispatched_.push_back(allocate(dispatched.used(), "test: rows"));
       }
       for (int c = 0; c < (case_.recompute ? 1 : chunks); ++c) {
-        computed_.push_back(allocate(computed.used(), "test: outputs"));
+        computed_.push_back(allocate(computed.used(), "test: computed"));
       }
     }
     const std::size_t rows = static_cast<std::size_t>(experts_.capacity(sizes_) * case_.hidden) * sizeof(float);
-    d_outputs_ = allocate(rows, "test: gradients");
+    outputs_ = allocate(rows, "test: outputs");
     d_rows_ = allocate(rows, "test: gradients");
+    row_weights_ = allocate(static_cast<std::size_t>(experts_.capacity(sizes_)) * sizeof(float), "test: gradients");
+    d_row_weights_ = allocate(static_cast<std::size_t>(experts_.capacity(sizes_)) * sizeof(float), "test: gradients");
     workspace_ =
         allocate(std::max(experts_.workspace(sizes_), bench_.backend->operators().grouped_mlp->workspace(mlp_sizes())),
                  "test: workspace");
@@ -201,9 +203,7 @@ class RankLayer {
     out.offsets = cutter.tensor(DType::i32, {sizes_.local().count + 1});
     out.saved = cutter.region(experts_.chunk_saved(sizes_));
   }
-  Region cut_computed(RegionCutter& cutter, ExpertChunk* chunk = nullptr) {
-    const TensorView outputs = cutter.tensor(DType::f32, {experts_.capacity(sizes_), case_.hidden});
-    if (chunk) chunk->outputs = outputs;
+  Region cut_mlp(RegionCutter& cutter) {
     return cutter.region(bench_.backend->operators().grouped_mlp->saved(mlp_sizes()));
   }
 
@@ -226,9 +226,11 @@ class RankLayer {
     RegionCutter dispatched(region(dispatched_[case_.recompute ? index % 2 : layer * chunks + index]));
     RegionCutter computed(region(computed_[case_.recompute ? 0 : layer * chunks + index]));
     cut_dispatched(dispatched, &c.at);
-    c.mlp = cut_computed(computed, &c.at);
-    c.at.d_outputs = d_outputs_.view(DType::f32, c.at.rows.shape);
+    c.mlp = cut_mlp(computed);
+    c.at.outputs = c.at.d_weighted = outputs_.view(DType::f32, c.at.rows.shape);
     c.at.d_rows = d_rows_.view(DType::f32, c.at.rows.shape);
+    c.at.row_weights = row_weights_.view(DType::f32, {c.at.rows.shape[0]});
+    c.at.d_row_weights = d_row_weights_.view(DType::f32, {c.at.rows.shape[0]});
     return c;
   }
   ExpertExchange exchange(int layer, LayerData& data) {
@@ -266,15 +268,15 @@ class RankLayer {
       if (c + 1 < chunks) experts_.dispatch_begin(compute(), a, chunk(layer, c + 1).at);
       experts_.dispatch_end(compute(), a, now.at);
       if (hooks_.mlp_begins) hooks_.mlp_begins(bench_.context.rank, compute(), c, false);
-      mlp_forward(now, weights);
+      mlp_forward(now, weights, now.at.outputs);
       experts_.combine_begin(compute(), a, now.at);
       if (c > 0) experts_.combine_end(compute(), a, chunk(layer, c - 1).at);
     }
     experts_.combine_end(compute(), a, chunk(layer, chunks - 1).at);
   }
-  void mlp_forward(const Chunk& c, const GroupedMlp::Weights& weights) {
+  void mlp_forward(const Chunk& c, const GroupedMlp::Weights& weights, const TensorView& outputs) {
     bench_.backend->operators().grouped_mlp->forward(
-        compute(), {c.at.rows, c.at.offsets, weights, c.at.outputs, c.mlp, region(workspace_)});
+        compute(), {c.at.rows, c.at.offsets, weights, outputs, c.mlp, region(workspace_)});
   }
 
   void backward(int layer, LayerData& data, LayerResult& result) {
@@ -283,6 +285,7 @@ class RankLayer {
     result.gradients.assign(static_cast<std::size_t>(sizes_.local().count * per_expert()), 0.0f);
     ExpertExchange a = exchange(layer, data);
     a.again = true;
+    a.dispatch_again = case_.recompute;
     a.dx = view_of(result.dx.data(), a.x.shape);
     a.dweights = view_of(result.dweights.data(), a.routing.weights.shape);
     const GroupedMlp::Weights weights = matrices(data.matrices, sizes_.local().first);
@@ -300,13 +303,21 @@ class RankLayer {
       if (c + 1 < chunks) send(c + 1);
       if (case_.recompute) {
         experts_.dispatch_end(compute(), a, now.at);
-        mlp_forward(now, weights);
+        mlp_forward(now, weights, {});
       }
       experts_.combine_backward_end(compute(), a, now.at);
       if (hooks_.mlp_begins) hooks_.mlp_begins(bench_.context.rank, compute(), c, true);
-      bench_.backend->operators().grouped_mlp->backward(
-          compute(), {now.at.rows, now.at.offsets, weights, now.at.d_outputs, now.at.d_rows, gradients, now.mlp,
-                      region(workspace_)});
+      bench_.backend->operators().grouped_mlp->backward(compute(), {now.at.rows,
+                                                                    now.at.offsets,
+                                                                    weights,
+                                                                    now.at.d_weighted,
+                                                                    now.at.d_rows,
+                                                                    gradients,
+                                                                    now.mlp,
+                                                                    region(workspace_),
+                                                                    {},
+                                                                    now.at.row_weights,
+                                                                    now.at.d_row_weights});
       experts_.dispatch_backward_begin(compute(), a, now.at);
       if (c > 0) experts_.dispatch_backward_end(compute(), a, chunk(layer, c - 1).at);
     }
@@ -324,7 +335,7 @@ class RankLayer {
   std::vector<LayerData> data_;
   std::vector<LayerResult> mine_;
   std::vector<Buffer> saved_, dispatched_, computed_;
-  Buffer d_outputs_, d_rows_, workspace_;
+  Buffer outputs_, d_rows_, row_weights_, d_row_weights_, workspace_;
   const std::unique_ptr<Experts> owned_;  // ends before what it was started with
   Experts& experts_;
 };

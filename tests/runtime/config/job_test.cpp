@@ -36,6 +36,8 @@ TEST_F(JobReader, NamesLineColumnAndNearestNameOfAnUnknownField) {
 
 TEST_F(JobReader, NamesWhatIsNoSuchValue) {
   expect_refused("steps: 20", "steps: 20 recompute: ful", {"job.textproto:14:", "'ful'", "did you mean 'FULL'?"});
+  expect_refused("steps: 20", "steps: 20 recompute: SELECTIVE recompute_operators: [NORM]",
+                 {"job.textproto:14:", "'NORM'", "did you mean 'NORMS'?"});
   expect_refused("lr: 0.25", "mode: NESTEROF", {"job.textproto:22:", "did you mean 'NESTEROV'?"});
   expect_refused("steps: 20", "steps: \"many\"", {"job.textproto:14:10: ", "expected integer", "many"});
   expect_refused("steps: 20", "steps: 5000000000", {"job.textproto:14:10: ", "5000000000", "out of range"});

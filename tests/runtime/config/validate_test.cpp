@@ -52,6 +52,47 @@ TEST(Validation, ChecksHeads) {
   EXPECT_TRUE(check_model(model).empty()) << "head_dim is free of hidden_size";
 }
 
+Training::RecomputeLayers& add_range(Training& training, std::uint32_t first, std::uint32_t last) {
+  Training::RecomputeLayers& range = *training.add_recompute_layers();
+  range.set_first(first);
+  range.set_last(last);
+  range.set_recompute(Training::FULL);
+  return range;
+}
+
+TEST(Validation, ChecksOperatorsOfRecompute) {
+  Training training = small_training();
+  training.add_recompute_operators(Training::NORMS);
+  expect_problem(check_recompute(training, small_model()), "training.recompute_operators",
+                 {"1 operator,", "NONE", "SELECTIVE"});
+  training.set_recompute(Training::SELECTIVE);
+  EXPECT_TRUE(check_recompute(training, small_model()).empty());
+  training.add_recompute_operators(Training::ROUTER);
+  training.add_recompute_operators(Training::NORMS);
+  expect_problem(check_recompute(training, small_model()), "training.recompute_operators", {"NORMS twice"});
+  training.clear_recompute_operators();
+  EXPECT_TRUE(check_recompute(training, small_model()).empty());
+  add_range(training, 0, 0).add_operators(Training::DISPATCH);
+  expect_problem(check_recompute(training, small_model()), "training.recompute_layers[0].operators", {"FULL"});
+}
+
+TEST(Validation, ChecksRangesOfRecompute) {
+  Training training = small_training();
+  add_range(training, 0, 1);
+  add_range(training, 3, 3);
+  EXPECT_TRUE(check_recompute(training, small_model()).empty());
+  add_range(training, 1, 2);
+  expect_problem(check_recompute(training, small_model()), "training.recompute_layers[2]",
+                 {"layers 1 to 2", "1 to 1", "recompute_layers[0]"});
+  training.clear_recompute_layers();
+  add_range(training, 2, 1);
+  expect_problem(check_recompute(training, small_model()), "training.recompute_layers[0].last", {"is 1", "first 2"});
+  training.clear_recompute_layers();
+  add_range(training, 3, 4);
+  expect_problem(check_recompute(training, small_model()), "training.recompute_layers[0].last",
+                 {"is 4", "num_hidden_layers 4", "is 3"});
+}
+
 TEST(Validation, ChecksExperts) {
   Model model = small_model();
   model.set_num_experts_per_tok(9);

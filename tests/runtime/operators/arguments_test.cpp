@@ -95,6 +95,24 @@ TEST(Arguments, KnownOffsetsAreOfEveryGroupAndRiseInsideTheRows) {
   names({0, 3, 6}, "known offset 2 is 6; offsets rise from 0 to at most 5 rows");
 }
 
+TEST(Arguments, WeightsOfRowsComeWithTheirGradients) {
+  const TensorView rows = tensor(DType::f32, {5, 3}), each = tensor(DType::f32, {5});
+  const MatrixStack wide{tensor(DType::f32, {4, 3}), 12}, tall{tensor(DType::f32, {3, 4}), 12};
+  const auto refused = [&](const TensorView& weights, const TensorView& gradients) {
+    const GroupedMlp::Weights matrices{wide, wide, tall};
+    return refusal(
+        GroupedMlp::Backward{
+            rows, tensor(DType::i32, {3}), matrices, rows, rows, matrices, {}, {}, {}, weights, gradients},
+        DType::f32);
+  };
+  EXPECT_EQ(refused({}, {}), "");
+  EXPECT_EQ(refused(each, each), "");
+  for (const auto& [weights, gradients] :
+       {std::pair{each, TensorView{}}, std::pair{TensorView{}, each}, std::pair{tensor(DType::f32, {4}), each}}) {
+    EXPECT_NE(refused(weights, gradients).find("row_weights is"), std::string::npos) << refused(weights, gradients);
+  }
+}
+
 TEST(Arguments, GiveTheSizesOfTheCall) {
   const arguments::LinearSizes n = arguments::check(
       Linear::Forward{tensor(DType::f32, {2, 3}), tensor(DType::f32, {5, 3}), tensor(DType::f32, {2, 5})});

@@ -118,8 +118,13 @@ TEST(ReferenceCombine, HasTheGradientsOfItsForward) {
   const Ints row_of_slot = {4, 0, 1, 3, 5, 2};
   Doubles rows = random_doubles(12, 1), weights = random_doubles(6, 2), y(6), drows(12), dweights(6);
   const Doubles dy = random_doubles(6, 3);
-  reference::combine_backward(n, rows.data(), row_of_slot.data(), weights.data(), dy.data(), drows.data(),
-                              dweights.data());
+  Doubles d_weighted(12), row_weights(6), d_row_weights(6), dx(6);
+  reference::combine_backward(n, row_of_slot.data(), weights.data(), dy.data(), d_weighted.data(), row_weights.data());
+  for (std::size_t i = 0; i < 12; ++i) {  // as who made the rows does
+    drows[i] = row_weights[i / 2] * d_weighted[i];
+    d_row_weights[i / 2] += rows[i] * d_weighted[i];
+  }
+  reference::permute_backward(n, drows.data(), row_of_slot.data(), dx.data(), d_row_weights.data(), dweights.data());
   const auto value = [&] {
     reference::combine_forward(n, rows.data(), row_of_slot.data(), weights.data(), y.data());
     return inner(y, dy);
@@ -164,9 +169,15 @@ TEST_F(ReferenceExchange, CombineHasItsGradientsOverRowsInExpertOrder) {
   EXPECT_EQ(slots, (Ints{1, 0, -1, 1, 2, -1, 1, -1, -1}));
   Doubles outputs = random_doubles(5 * n.hidden, 1), weights = random_doubles(9, 2), wire(3 * n.hidden);
   const Doubles dy = random_doubles(wire.size(), 3);
-  Doubles d_outputs(outputs.size()), by_slot(9), dweights(9);
-  reference::exchange_combine_backward(n, 3, dy.data(), outputs.data(), rows.data(), slots.data(), weights.data(),
-                                       d_outputs.data(), by_slot.data());
+  Doubles d_outputs(outputs.size()), by_slot(9), dweights(9), row_weights(5), d_row_weights(5);
+  reference::exchange_combine_backward(n, 3, dy.data(), rows.data(), weights.data(), d_outputs.data(),
+                                       row_weights.data());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {  // as who made the outputs does
+    const std::size_t row = i / static_cast<std::size_t>(n.hidden);
+    d_row_weights[row] += outputs[i] * d_outputs[i];
+    d_outputs[i] *= row_weights[row];
+  }
+  reference::exchange_dweights(n, 3, d_row_weights.data(), rows.data(), slots.data(), by_slot.data());
   for (std::size_t m = 0; m < 9; ++m)
     dweights[m] = slots[m] < 0 ? 0 : by_slot[m / 3 * 3 + static_cast<std::size_t>(slots[m])];
   const auto value = [&] {
@@ -197,6 +208,19 @@ TEST(ReferenceGroupedMlp, HasTheGradientsOfItsForward) {
                                           dx.data(), stack(dw.data()));
   expect_gradient("x", x, dx, value);
   expect_gradient("weights", w, dw, value);
+
+  Doubles row_weights = random_doubles(5, 4), d_row_weights(5);
+  const auto weighted = [&] {
+    reference::grouped_mlp_forward<double>(n, x.data(), offsets.data(), stack(std::as_const(w).data()), y.data());
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] *= row_weights[i / static_cast<std::size_t>(n.hidden)];
+    return inner(y, dy);
+  };
+  dw.assign(w.size(), 0);
+  reference::grouped_mlp_backward<double>(n, x.data(), offsets.data(), stack(std::as_const(w).data()), dy.data(),
+                                          dx.data(), stack(dw.data()), row_weights.data(), d_row_weights.data());
+  expect_gradient("x of weighted rows", x, dx, weighted);
+  expect_gradient("weights of weighted rows", w, dw, weighted);
+  expect_gradient("weights of rows", row_weights, d_row_weights, weighted);
 }
 
 TEST(ReferenceHeadLoss, HasTheGradientsOfItsForwardAndSkipsTokensWithoutTarget) {

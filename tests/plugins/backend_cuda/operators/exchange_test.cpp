@@ -123,13 +123,13 @@ Results exchange(Bench& bench, const Case& n, std::int64_t rank) {
   bench->exchange->combine(bench.stream(), {outputs, table, plain, back});
   append(all, wire_results("combined", bench, back, plain, sent, half, 0.02));
 
-  const Tensor d_outputs = bench.blank_activation({row_capacity, n.hidden}),
-               dweights = bench.blank(DType::f32, {capacity, n.k});
-  bench->exchange->combine_backward(bench.stream(), {back, plain, outputs, table, d_outputs, dweights});
+  const Tensor d_weighted = bench.blank_activation({row_capacity, n.hidden}),
+               row_weights = bench.blank(DType::f32, {row_capacity});
+  bench->exchange->combine_backward(bench.stream(), {back, plain, table, d_weighted, row_weights});
   const Tensor returning = bench.blank(DType::u8, {capacity, gradient.bytes()});
-  bench->exchange->expand_backward(bench.stream(), {d_outputs, table, dweights, gradient, returning});
-  append(all, {result("d_outputs", head(bench.floats(d_outputs), used * n.hidden), half, 0.03),
-               result("dweights", head(bench.floats(dweights), sent * n.k), half, 0.03)});
+  bench->exchange->expand_backward(bench.stream(), {d_weighted, row_weights, table, gradient, returning});
+  append(all, {result("d_weighted", head(bench.floats(d_weighted), used * n.hidden), half, 0.03),
+               exact("row_weights", head(bench.floats(row_weights), used))});
 
   const Tensor y = bench.blank_activation(by_token), token_dweights = bench.blank(DType::f32, choices);
   bench->exchange->collect(bench.stream(), {returning, gradient, copies, y, indices, n.experts, token_dweights});

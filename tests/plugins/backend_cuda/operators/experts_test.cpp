@@ -177,21 +177,23 @@ Results permute(Bench& bench, const PermuteCase& n, const Ints& chosen) {
   const Tensor indices = bench.tensor(chosen, choices), weights = bench.tensor(random_floats(slots, 2), choices);
   const Tensor rows = bench.blank_activation(by_row), offsets = bench.blank(DType::i32, {n.experts + 1});
   const Tensor places = bench.blank(DType::i32, {slots}), dx = bench.blank_activation(by_token);
-  const Tensor y = bench.blank_activation(by_token), drows = bench.blank_activation(by_row);
+  const Tensor y = bench.blank_activation(by_token), d_weighted = bench.blank_activation(by_row);
   const Tensor dy = bench.activation(random_floats(n.tokens * n.hidden, 3), by_token);
-  const Tensor dweights = bench.blank(DType::f32, choices);
+  const Tensor dweights = bench.blank(DType::f32, choices), row_weights = bench.blank(DType::f32, {slots});
+  const Tensor d_row_weights = bench.tensor(random_floats(slots, 4), {slots});
   const Region workspace = bench.scratch(bench->permute->workspace(slots, n.experts));
   bench->permute->forward(bench.stream(), {x, indices, n.experts, rows, offsets, places}, workspace);
-  bench->permute->backward(bench.stream(), {rows, places, dx});
+  bench->permute->backward(bench.stream(), {rows, places, dx, d_row_weights, dweights});
   bench->permute->combine_forward(bench.stream(), {rows, places, weights, y});
-  bench->permute->combine_backward(bench.stream(), {rows, places, weights, dy, drows, dweights});
+  bench->permute->combine_backward(bench.stream(), {places, weights, dy, d_weighted, row_weights});
   return {exact("offsets", bench.values<std::int32_t>(offsets)),
           exact("places", bench.values<std::int32_t>(places)),
           exact("rows", bench.floats(rows)),
           result("dx", bench.floats(dx), 1e-6, 0.01),
           result("y", bench.floats(y), 1e-6, 0.01),
-          result("drows", bench.floats(drows), 1e-7, 0.01),
-          result("dweights", bench.floats(dweights), 1e-6, 1e-6)};
+          exact("d_weighted", bench.floats(d_weighted)),
+          exact("row_weights", bench.floats(row_weights)),
+          exact("dweights", bench.floats(dweights))};
 }
 
 Ints some_experts(const PermuteCase& n) {
@@ -231,6 +233,7 @@ struct MlpCase {
   Ints offsets;
   bool known = false;  // to the caller
   bool apart = false;  // up's matrices do not lie behind gate's
+  bool weighted = false, made_again = false;
 };
 
 Results grouped_mlp(Bench& bench, const MlpCase& c) {
@@ -258,10 +261,20 @@ Results grouped_mlp(Bench& bench, const MlpCase& c) {
   std::vector<std::int64_t> known;
   if (c.known) known.assign(c.offsets.begin(), c.offsets.end());
   bench->grouped_mlp->forward(bench.stream(), {x, offsets, stacks(weights), y, saved, workspace, known});
-  bench->grouped_mlp->backward(bench.stream(),
-                               {x, offsets, stacks(weights), dy, dx, stacks(dweights), saved, again, known});
-  return {result("y", bench.floats(y), 1e-5, 0.02), result("dx", bench.floats(dx), 1e-5, 0.02),
-          result("dweights", bench.floats(dweights), 1e-5, 0.02)};
+  GroupedMlp::Backward backward{x, offsets, stacks(weights), dy, dx, stacks(dweights), saved, again, known};
+  const Tensor row_weights = bench.tensor(random_floats(n.rows, 4), {n.rows});
+  const Tensor d_row_weights = bench.tensor(Floats(static_cast<std::size_t>(n.rows), 42.0f), {n.rows});
+  if (c.weighted) {
+    backward.row_weights = row_weights;
+    backward.d_row_weights = d_row_weights;
+  }
+  if (c.made_again) {
+    backward.saved = bench.scratch(bench->grouped_mlp->saved(n));
+    bench->grouped_mlp->forward(bench.stream(), {x, offsets, stacks(weights), {}, backward.saved, workspace, known});
+  }
+  bench->grouped_mlp->backward(bench.stream(), backward);
+  return {result("d_row_weights", bench.floats(d_row_weights), 1e-5, 0.02), result("y", bench.floats(y), 1e-5, 0.02),
+          result("dx", bench.floats(dx), 1e-5, 0.02), result("dweights", bench.floats(dweights), 1e-5, 0.02)};
 }
 
 TEST_F(CudaGroupedMlp, MatchesTheHost) {
@@ -276,6 +289,9 @@ TEST_F(CudaGroupedMlp, MatchesTheHost) {
                            {{333, 67, 37, 4}, {0, 127, 128, 300, 331}},
                            {{333, 67, 37, 4}, {0, 127, 128, 300, 331}, false, true},
                            {{200, 64, 128, 5}, {0, 1, 1, 64, 129, 190}, true, true},
+                           {{200, 64, 128, 5}, {0, 1, 1, 64, 129, 190}, true, false, true},
+                           {{333, 67, 37, 4}, {0, 127, 128, 300, 331}, false, true, true, true},
+                           {{64, 32, 48, 1}, {0, 64}, true, false, false, true},
                            {{50, 16, 24, 3}, {0, 0, 0, 0}}}) {
     compare("grouped_mlp of " + std::to_string(c.n.rows) + " rows",
             [&](Bench& bench) { return grouped_mlp(bench, c); });

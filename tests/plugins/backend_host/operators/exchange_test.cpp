@@ -130,16 +130,19 @@ TEST(HostExchange, PacksTokensWithTheirRoutingAndCollectsSumsInRankOrder) {
       // What comes back: values and dweights of every copy.
       const WireRow gradient{values, WireRow::Extras::dweights, n.hidden, n.k};
       const Bytes back = wire_of(copies, gradient);
-      Floats dweights(copies * n.k);
-      std::iota(dweights.begin(), dweights.end(), 1.0f);
-      // Written by the operator that makes such rows: one row per copy, of its own.
+      // Written by the operator that makes such rows: one row per copy, of its own, for its last slot.
+      Floats d_row_weights(copies);
+      std::iota(d_row_weights.begin(), d_row_weights.end(), 1.0f);
       Ints rows(copies * n.k, -1), slots(copies * n.k, -1), count = {static_cast<std::int32_t>(copies)};
-      for (std::int64_t i = 0; i < copies; ++i) rows[i * n.k] = static_cast<std::int32_t>(i);
+      for (std::int64_t i = 0; i < copies; ++i) {
+        rows[i * n.k] = static_cast<std::int32_t>(i);
+        slots[i * n.k] = static_cast<std::int32_t>(n.k - 1);
+      }
       const Floats nothing(copies * n.k), sums = random_floats(copies * n.hidden, 3);
       const Exchange::Copies map{view(count, {1}), view(rows, {copies, n.k}), view(slots, {copies, n.k}),
                                  view(nothing, {copies, n.k})};
       Floats y = nans(n.tokens * n.hidden), dw = nans(n.tokens * n.k);
-      host->exchange->expand_backward(host.stream, {view(sums, {copies, n.hidden}), map, view(dweights, {copies, n.k}),
+      host->exchange->expand_backward(host.stream, {view(sums, {copies, n.hidden}), view(d_row_weights, {copies}), map,
                                                     gradient, wire_view(back, gradient)});
       host->exchange->collect(host.stream, {wire_view(back, gradient), gradient, view(planned.copies, by_copy),
                                             view(y, by_token), view(indices, choices), n.experts, view(dw, choices)});
@@ -150,7 +153,8 @@ TEST(HostExchange, PacksTokensWithTheirRoutingAndCollectsSumsInRankOrder) {
       for (std::int64_t t = 0; t < n.tokens; ++t) {
         for (std::int64_t j = 0; j < n.k; ++j) {
           const std::int64_t p = reference::rank_of_expert(indices[t * n.k + j], n.ranks, n.experts);
-          EXPECT_EQ(dw[t * n.k + j], dweights[planned.copies[t * n.ranks + p] * n.k + j]);
+          const std::int64_t copy = planned.copies[t * n.ranks + p];
+          EXPECT_EQ(dw[t * n.k + j], j == n.k - 1 ? d_row_weights[copy] : 0.0f);
         }
       }
     }
@@ -206,7 +210,7 @@ Arrived arrive(Host& host, const ExchangeSizes& n, std::int64_t rank, DType valu
 
 struct Expanded {
   Ints offsets, rows, slots, count;
-  Floats by_row, weights, sums, dy_sums, d_outputs, dweights, back_weights;
+  Floats by_row, weights, sums, dy_sums, d_weighted, row_weights, back_weights;
 };
 
 // Expand, combine the rows as if experts changed nothing, and the backwards with dy = x.
@@ -223,7 +227,7 @@ Expanded expand(Host& host, const Arrived& a) {
                {},
                {},
                nans(row_capacity * n.hidden),
-               nans(a.capacity * n.k),
+               nans(row_capacity),
                {}};
   const DType values = a.row.values;
   const WireRow plain{values, WireRow::Extras::none, n.hidden, n.k};
@@ -240,10 +244,10 @@ Expanded expand(Host& host, const Arrived& a) {
   std::iota(places.begin(), places.end(), 0);
   host->exchange->pack(
       host.stream, {view(a.x, {a.copies, n.hidden}), view(places, {a.copies, 1}), {}, {}, plain, wire_view(dy, plain)});
-  host->exchange->combine_backward(host.stream, {wire_view(dy, plain), plain, view(out.by_row, by_row), map,
-                                                 view(out.d_outputs, by_row), view(out.dweights, entries)});
-  host->exchange->expand_backward(host.stream, {view(out.d_outputs, by_row), map, view(out.dweights, entries), gradient,
-                                                wire_view(back, gradient)});
+  host->exchange->combine_backward(host.stream, {wire_view(dy, plain), plain, map, view(out.d_weighted, by_row),
+                                                 view(out.row_weights, {row_capacity})});
+  host->exchange->expand_backward(host.stream, {view(out.d_weighted, by_row), view(out.row_weights, {row_capacity}),
+                                                map, gradient, wire_view(back, gradient)});
   host.finish();
   out.sums = values_of(sums, plain, a.copies);
   out.dy_sums = values_of(back, gradient, a.copies);
@@ -275,16 +279,18 @@ void compare_expanded(const Arrived& a, const Expanded& got, double tolerance) {
   expect_close("weights", first(got.weights, a.copies * n.k), weights, 0);
   expect_close("rows", first(got.by_row, used * n.hidden), by_row, tolerance);
   for (std::size_t i = used * n.hidden; i < got.by_row.size(); ++i) EXPECT_TRUE(std::isnan(got.by_row[i]));
-  Doubles sums(a.copies * n.hidden), d_outputs(by_row.size()), dweights(weights.size()), dx(sums.size());
+  Doubles sums(a.copies * n.hidden), d_weighted(by_row.size()), row_weights(used), dweights(weights.size()),
+      dx(sums.size());
   reference::exchange_combine(n, a.copies, by_row.data(), rows.data(), weights.data(), sums.data());
-  reference::exchange_combine_backward(n, a.copies, x.data(), by_row.data(), rows.data(), slots.data(), weights.data(),
-                                       d_outputs.data(), dweights.data());
-  reference::exchange_combine<double>(n, a.copies, d_outputs.data(), rows.data(), nullptr, dx.data());
+  reference::exchange_combine_backward(n, a.copies, x.data(), rows.data(), weights.data(), d_weighted.data(),
+                                       row_weights.data());
+  reference::exchange_combine<double>(n, a.copies, d_weighted.data(), rows.data(), nullptr, dx.data());
+  reference::exchange_dweights(n, a.copies, row_weights.data(), rows.data(), slots.data(), dweights.data());
   expect_close("combine", got.sums, sums, 3 * tolerance + 1e-6);
-  expect_close("d_outputs", first(got.d_outputs, used * n.hidden), d_outputs, 3 * tolerance + 1e-6);
-  expect_close("dweights", first(got.dweights, a.copies * n.k), dweights, 3 * tolerance + 1e-6);
+  expect_close("d_weighted", first(got.d_weighted, used * n.hidden), d_weighted, tolerance);
+  expect_close("row_weights", first(got.row_weights, used), row_weights, 0);
   expect_close("expand_backward", got.dy_sums, dx, 4 * tolerance + 1e-6);
-  EXPECT_EQ(got.back_weights, first(got.dweights, a.copies * n.k));
+  expect_close("dweights", got.back_weights, dweights, 0);
 }
 
 TEST(HostExchange, ExpandsCopiesIntoRowsByExpertAndSumsThemBack) {
@@ -335,7 +341,7 @@ TEST(HostExchange, GivesTheSameBitsWithAnyNumberOfThreads) {
     const Arrived a = arrive(host, {301, 67, 13, 4, 3}, 1, DType::f32, 0);
     const Expanded got = expand(host, a);
     const std::int64_t used = got.offsets.back() * a.n.hidden;
-    return std::vector{first(got.by_row, used), got.sums, got.dy_sums, first(got.d_outputs, used), got.back_weights};
+    return std::vector{first(got.by_row, used), got.sums, got.dy_sums, first(got.d_weighted, used), got.back_weights};
   });
 }
 

@@ -13,7 +13,7 @@ TEST_F(Far, ReferenceOfPermuteAndCombine) {
   Ints indices(n.tokens), offsets(2), row_of_slot(n.tokens);
   const Shape shape{n.tokens, n.hidden};
   const Floats weights(n.tokens, 0.5f);
-  Floats dweights(n.tokens);
+  Floats row_weights(n.tokens), dweights(n.tokens);
   const auto x = FarTensor::zeros(shape);
   fill(x.last(n.hidden), 1);
   const Floats row = floats_of(x.last(n.hidden));
@@ -21,17 +21,18 @@ TEST_F(Far, ReferenceOfPermuteAndCombine) {
   for (float& value : half) value *= 0.5f;
   const float* from = x.view().as<float>();
   const auto rows = FarTensor::sink(shape, n.hidden), y = FarTensor::sink(shape, n.hidden),
-             dx = FarTensor::sink(shape, n.hidden), drows = FarTensor::sink(shape, n.hidden);
+             dx = FarTensor::sink(shape, n.hidden), d_weighted = FarTensor::sink(shape, n.hidden);
   reference::permute_forward(n, from, indices.data(), rows.view().as<float>(), offsets.data(), row_of_slot.data());
   expect_same("rows", rows.last(n.hidden), row);
-  reference::permute_backward(n, from, row_of_slot.data(), dx.view().as<float>());
+  reference::permute_backward(n, from, row_of_slot.data(), dx.view().as<float>(), weights.data(), dweights.data());
   expect_same("dx", dx.last(n.hidden), row);
   reference::combine_forward(n, from, row_of_slot.data(), weights.data(), y.view().as<float>());
   expect_same("y", y.last(n.hidden), half);
-  reference::combine_backward(n, from, row_of_slot.data(), weights.data(), from, drows.view().as<float>(),
-                              dweights.data());
-  expect_same("drows", drows.last(n.hidden), half);
-  EXPECT_GT(dweights.back(), 0.0f);
+  reference::combine_backward(n, row_of_slot.data(), weights.data(), from, d_weighted.view().as<float>(),
+                              row_weights.data());
+  expect_same("d_weighted", d_weighted.last(n.hidden), row);
+  EXPECT_EQ(row_weights.back(), 0.5f);
+  EXPECT_EQ(dweights.back(), 0.5f);
 }
 
 TEST_F(Far, AddRmsNorm) {

@@ -11,7 +11,7 @@ namespace {
 
 struct Permuted {
   Ints offsets, row_of_slot;
-  Floats rows, dx, y, drows, dweights;
+  Floats rows, dx, y, d_weighted, row_weights, dweights;
 };
 
 Ints some_experts(const reference::PermuteSizes& n) {
@@ -30,19 +30,21 @@ Permuted permute(Host& host, const reference::PermuteSizes& n, const Ints& indic
                nans(n.tokens * n.hidden),
                nans(n.tokens * n.hidden),
                nans(slots * n.hidden),
+               nans(slots),
                nans(slots)};
+  const Floats d_row_weights = random_floats(slots, 3);
   Scratch workspace(host->permute->workspace(slots, n.experts));
   const TensorView places = view(out.row_of_slot, {slots});
   host->permute->forward(host.stream,
                          {view(x, by_token), view(indices, choices), n.experts, view(out.rows, by_row),
                           view(out.offsets, {n.experts + 1}), places},
                          workspace.region());
-  host->permute->backward(host.stream, {view(out.rows, by_row), places, view(out.dx, by_token)});
+  host->permute->backward(host.stream, {view(out.rows, by_row), places, view(out.dx, by_token),
+                                        view(d_row_weights, {slots}), view(out.dweights, choices)});
   host->permute->combine_forward(host.stream,
                                  {view(out.rows, by_row), places, view(weights, choices), view(out.y, by_token)});
-  host->permute->combine_backward(host.stream,
-                                  {view(out.rows, by_row), places, view(weights, choices), view(out.y, by_token),
-                                   view(out.drows, by_row), view(out.dweights, choices)});
+  host->permute->combine_backward(host.stream, {places, view(weights, choices), view(out.y, by_token),
+                                                view(out.d_weighted, by_row), view(out.row_weights, {slots})});
   host.finish();
   return out;
 }
@@ -58,20 +60,23 @@ TEST(HostPermute, MatchesTheReference) {
     const Ints indices = some_experts(n);
     const Permuted got = permute(host, n, indices);
     const Doubles x = to_doubles(random_floats(n.tokens * n.hidden, 1)),
-                  weights = to_doubles(random_floats(n.tokens * n.k, 2));
-    Doubles rows(got.rows.size()), dx(x.size()), y(x.size()), drows(rows.size()), dweights(weights.size());
+                  weights = to_doubles(random_floats(n.tokens * n.k, 2)),
+                  d_row_weights = to_doubles(random_floats(n.tokens * n.k, 3));
+    Doubles rows(got.rows.size()), dx(x.size()), y(x.size()), d_weighted(rows.size()), row_weights(weights.size()),
+        dweights(weights.size());
     Ints offsets(n.experts + 1), places(got.row_of_slot.size());
     reference::permute_forward(n, x.data(), indices.data(), rows.data(), offsets.data(), places.data());
-    reference::permute_backward(n, rows.data(), places.data(), dx.data());
+    reference::permute_backward(n, rows.data(), places.data(), dx.data(), d_row_weights.data(), dweights.data());
     reference::combine_forward(n, rows.data(), places.data(), weights.data(), y.data());
-    reference::combine_backward(n, rows.data(), places.data(), weights.data(), y.data(), drows.data(), dweights.data());
+    reference::combine_backward(n, places.data(), weights.data(), y.data(), d_weighted.data(), row_weights.data());
     EXPECT_EQ(got.offsets, offsets);
     EXPECT_EQ(got.row_of_slot, places);
     expect_close("rows", got.rows, rows, 0);
     expect_close("dx", got.dx, dx, 1e-6);
     expect_close("y", got.y, y, 1e-6);
-    expect_close("drows", got.drows, drows, 1e-6);
-    expect_close("dweights", got.dweights, dweights, 1e-6);
+    expect_close("d_weighted", got.d_weighted, d_weighted, 1e-6);
+    expect_close("row_weights", got.row_weights, row_weights, 0);
+    expect_close("dweights", got.dweights, dweights, 0);
   }
 }
 
@@ -107,7 +112,7 @@ TEST(HostPermute, GivesTheSameBitsWithAnyNumberOfThreads) {
   expect_same_bits_with_any_threads([](Host& host) {
     const reference::PermuteSizes n{601, 67, 13, 3};
     const Permuted got = permute(host, n, some_experts(n));
-    return std::vector{got.rows, got.dx, got.y, got.drows, got.dweights};
+    return std::vector{got.rows, got.dx, got.y, got.d_weighted, got.row_weights, got.dweights};
   });
 }
 
@@ -119,6 +124,7 @@ struct Mlp {
   Floats x() const { return random_floats(n.rows * n.hidden, 1); }
   Floats weights() const { return random_floats(n.groups * stride(), 2); }
   Floats dy() const { return random_floats(n.rows * n.hidden, 3); }
+  Floats row_weights() const { return random_floats(n.rows, 4); }
 };
 
 GroupedMlp::Weights stacks(const Mlp& mlp, const Floats& memory) {
@@ -130,38 +136,54 @@ GroupedMlp::Weights stacks(const Mlp& mlp, const Floats& memory) {
           stack(2, {mlp.n.hidden, mlp.n.width})};
 }
 
-std::vector<Floats> run(Host& host, const Mlp& mlp, const Floats& weights) {
+// y, dx and gradients of the weights; of rows that go on with a weight each, theirs too. `again`: what backward needs
+// is made by a forward that makes no y.
+std::vector<Floats> run(Host& host, const Mlp& mlp, const Floats& weights, bool weighted = false, bool again = false) {
   const GroupedMlp::Sizes& n = mlp.n;
-  const Floats x = mlp.x(), dy = mlp.dy();
-  Floats y(x.size(), 42.0f), dx(x.size(), 42.0f), dw(weights.size(), 0.5f);
+  const Floats x = mlp.x(), dy = mlp.dy(), row_weights = mlp.row_weights();
+  Floats y(x.size(), 42.0f), dx(x.size(), 42.0f), dw(weights.size(), 0.5f), d_row_weights(n.rows, 42.0f);
   Scratch saved(host->grouped_mlp->saved(n)), workspace(host->grouped_mlp->workspace(n)),
-      again(host->grouped_mlp->workspace(n));
+      other(host->grouped_mlp->workspace(n)), made_again(host->grouped_mlp->saved(n));
   const Shape rows{n.rows, n.hidden};
   const TensorView offsets = view(mlp.offsets, {n.groups + 1});
   host->grouped_mlp->forward(
       host.stream, {view(x, rows), offsets, stacks(mlp, weights), view(y, rows), saved.region(), workspace.region()});
-  host->grouped_mlp->backward(host.stream, {view(x, rows), offsets, stacks(mlp, weights), view(dy, rows),
-                                            view(dx, rows), stacks(mlp, dw), saved.region(), again.region()});
+  host->grouped_mlp->forward(
+      host.stream, {view(x, rows), offsets, stacks(mlp, weights), {}, made_again.region(), workspace.region()});
+  GroupedMlp::Backward backward{view(x, rows),  offsets,         stacks(mlp, weights), view(dy, rows),
+                                view(dx, rows), stacks(mlp, dw), saved.region(),       other.region()};
+  if (again) backward.saved = made_again.region();
+  if (weighted) {
+    backward.row_weights = view(row_weights, {n.rows});
+    backward.d_row_weights = view(d_row_weights, {n.rows});
+  }
+  host->grouped_mlp->backward(host.stream, backward);
   host.finish();
-  return {y, dx, dw};
+  std::vector<Floats> results = {y, dx, dw};
+  if (weighted) results.push_back(d_row_weights);
+  return results;
 }
 
-void compare_mlp(const Mlp& mlp) {
+void compare_mlp(const Mlp& mlp, bool weighted) {
   Host host;
   const reference::MlpSizes n{mlp.n.hidden, mlp.n.width, mlp.n.groups};
   const Doubles x = to_doubles(mlp.x()), w = to_doubles(mlp.weights()), dy = to_doubles(mlp.dy());
-  Doubles y(x.size(), 42), dx(x.size(), 42), dw(w.size());
+  const Doubles row_weights = to_doubles(mlp.row_weights());
+  Doubles y(x.size(), 42), dx(x.size(), 42), dw(w.size()), d_row_weights(row_weights.size(), 42);
   const auto stack = [&](auto* first) {
     return reference::MlpWeights<std::remove_pointer_t<decltype(first)>>{
         first, first + mlp.block(), first + 2 * mlp.block(), mlp.stride(), mlp.stride(), mlp.stride()};
   };
   reference::grouped_mlp_forward<double>(n, x.data(), mlp.offsets.data(), stack(w.data()), y.data());
   reference::grouped_mlp_backward<double>(n, x.data(), mlp.offsets.data(), stack(w.data()), dy.data(), dx.data(),
-                                          stack(dw.data()));
-  const std::vector<Floats> got = run(host, mlp, mlp.weights());
+                                          stack(dw.data()), weighted ? row_weights.data() : nullptr,
+                                          d_row_weights.data());
+  const std::vector<Floats> got = run(host, mlp, mlp.weights(), weighted);
   expect_close("y", got[0], y);
   expect_close("dx", got[1], dx);
   expect_close("gradients", got[2], dw, 5e-6, 0.5);
+  if (weighted) expect_close("gradients of rows' weights", got[3], d_row_weights);
+  EXPECT_EQ(run(host, mlp, mlp.weights(), weighted, true), got) << "made again";
 }
 
 TEST(HostGroupedMlp, MatchesTheReferenceAndLeavesRowsAndGroupsOutOfUseAlone) {
@@ -169,7 +191,8 @@ TEST(HostGroupedMlp, MatchesTheReferenceAndLeavesRowsAndGroupsOutOfUseAlone) {
        {Mlp{{0, 3, 5, 1}, {0, 0}}, Mlp{{4, 3, 5, 0}, {0}}, Mlp{{1, 1, 1, 1}, {0, 1}}, Mlp{{7, 3, 5, 2}, {0, 0, 0}},
         Mlp{{9, 5, 7, 4}, {0, 0, 3, 3, 8}}, Mlp{{700, 13, 11, 3}, {0, 300, 301, 690}}, Mlp{{67, 37, 71, 1}, {0, 67}},
         Mlp{{6, 0, 3, 2}, {0, 2, 5}}, Mlp{{6, 3, 0, 2}, {0, 2, 5}}}) {
-    compare_mlp(mlp);
+    compare_mlp(mlp, false);
+    compare_mlp(mlp, true);
     if (testing::Test::HasFatalFailure()) FAIL() << mlp.n.rows << " rows, " << mlp.n.groups << " groups";
   }
 }
@@ -177,7 +200,7 @@ TEST(HostGroupedMlp, MatchesTheReferenceAndLeavesRowsAndGroupsOutOfUseAlone) {
 TEST(HostGroupedMlp, GivesTheSameBitsWithAnyNumberOfThreads) {
   expect_same_bits_with_any_threads([](Host& host) {
     const Mlp mlp{{900, 67, 131, 3}, {0, 600, 601, 900}};
-    return run(host, mlp, mlp.weights());
+    return run(host, mlp, mlp.weights(), true);
   });
 }
 
