@@ -63,6 +63,12 @@ std::string CudaDevice::description() const {
                      format_bytes(facts_.memory_bytes), version_text(runtime), version_text(driver));
 }
 
+int CudaDevice::numa_node() const {
+  int node = -1;
+  check(cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, facts_.device), "ask for the device's NUMA node");
+  return node;
+}
+
 std::uint64_t CudaDevice::reads() const {
   std::lock_guard lock(counting_);
   return reads_.load(std::memory_order_relaxed) + (others_reads_ ? others_reads_() : 0);

@@ -32,10 +32,12 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   std::string description() const override;  // "NVIDIA H200 GPU-..., 132 SMs, 139 GiB, CUDA 13.0 (driver 13.0)"
+  int numa_node() const override;
   Arena& memory() override { return arena_; }
   Arena& host_memory() override { return pinned_arena_; }
   Stream& stream(Resource resource) override { return *streams_.at(static_cast<std::size_t>(resource)); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(facts_.device, failure_); }
+  std::unique_ptr<Event> make_timer() override { return std::make_unique<CudaEvent>(facts_.device, failure_, true); }
   void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override;
   void zero(Stream& stream, void* to, std::size_t bytes) override;
   void read(const TensorView& from, void* to) override;

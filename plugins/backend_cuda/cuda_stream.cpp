@@ -92,10 +92,10 @@ void CudaStream::synchronize() {
   check(result, "finish the work on stream " + name_);
 }
 
-CudaEvent::CudaEvent(int device, std::shared_ptr<const Failure> failure)
-    : device_(device), failure_(std::move(failure)) {
+CudaEvent::CudaEvent(int device, std::shared_ptr<const Failure> failure, bool timed)
+    : device_(device), failure_(std::move(failure)), timed_(timed) {
   use_device(device_);
-  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "make an event");
+  check(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming), "make an event");
 }
 
 CudaEvent::~CudaEvent() {
@@ -108,6 +108,19 @@ bool CudaEvent::reached() const {
   if (result == cudaErrorNotReady) return false;
   if (!failure_->failed()) check(result, "ask for an event");
   return true;
+}
+
+std::optional<double> CudaEvent::seconds_since(const Event& earlier) const {
+  const auto& other = own<const CudaEvent>(earlier, "an event");
+  if (!timed_ || !other.timed_ || !reached() || !other.reached() || failure_->failed()) return std::nullopt;
+  float milliseconds = 0;
+  const cudaError_t result = cudaEventElapsedTime(&milliseconds, other.event_, event_);
+  if (result == cudaErrorInvalidResourceHandle) {  // never recorded
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  check(result, "ask for the time between two events");
+  return static_cast<double>(milliseconds) * 1e-3;
 }
 
 void CudaEvent::synchronize() const {

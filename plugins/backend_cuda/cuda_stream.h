@@ -44,19 +44,22 @@ class CudaStream final : public Stream {
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent(int device, std::shared_ptr<const Failure> failure);
+  // `timed`: keeps when it was reached.
+  CudaEvent(int device, std::shared_ptr<const Failure> failure, bool timed = false);
   ~CudaEvent() override;
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   bool reached() const override;
   void synchronize() const override;
+  std::optional<double> seconds_since(const Event& earlier) const override;
 
   cudaEvent_t raw() const noexcept { return event_; }
 
  private:
   const int device_;
   const std::shared_ptr<const Failure> failure_;
+  const bool timed_;
   cudaEvent_t event_ = nullptr;
 };
 

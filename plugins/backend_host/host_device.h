@@ -11,6 +11,7 @@
 #include "plugins/backend_host/host_memory.h"
 #include "plugins/backend_host/host_stream.h"
 #include "runtime/device/device.h"
+#include "runtime/device/numa.h"
 
 namespace ananke {
 
@@ -19,10 +20,12 @@ class HostDevice final : public Device {
   explicit HostDevice(std::string description) : description_(std::move(description)), arena_(source_) {}
 
   std::string description() const override { return description_; }
+  int numa_node() const override { return numa_node_of_process(); }
   Arena& memory() override { return arena_; }
   Arena& host_memory() override { return arena_; }
   Stream& stream(Resource resource) override;  // made on first use; any thread
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+  std::unique_ptr<Event> make_timer() override { return std::make_unique<HostEvent>(true); }
   void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override;
   void zero(Stream& stream, void* to, std::size_t bytes) override;
   void read(const TensorView& from, void* to) override;

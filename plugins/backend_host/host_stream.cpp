@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -51,6 +52,11 @@ void HostStream::enqueue(std::function<void()> work) {
 
 void HostStream::record(Event& event) {
   auto& mine = own<HostEvent>(event, "an event");
+  if (mine.when_) {
+    enqueue([when = mine.when_] {
+      *when = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    });
+  }
   std::uint64_t piece;
   {
     std::lock_guard lock(mutex_);
@@ -132,6 +138,12 @@ bool HostEvent::reached() const {
   if (!at.progress) return true;
   std::lock_guard lock(at.progress->mutex);
   return at.progress->done >= at.piece;
+}
+
+std::optional<double> HostEvent::seconds_since(const Event& earlier) const {
+  const auto& other = own<const HostEvent>(earlier, "an event");
+  if (!when_ || !other.when_ || !reached() || !other.reached()) return std::nullopt;
+  return static_cast<double>(*when_ - *other.when_) * 1e-9;
 }
 
 void HostEvent::synchronize() const {

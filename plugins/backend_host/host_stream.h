@@ -6,6 +6,7 @@
 // One host thread puts work on a stream; events may be looked at by any.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -70,8 +71,11 @@ class HostStream final : public Stream {
 
 class HostEvent final : public Event {
  public:
+  // `timed`: keeps when it was reached.
+  explicit HostEvent(bool timed = false) : when_(timed ? std::make_shared<std::atomic<std::int64_t>>(0) : nullptr) {}
   bool reached() const override;
   void synchronize() const override;
+  std::optional<double> seconds_since(const Event& earlier) const override;
 
  private:
   friend class HostStream;
@@ -82,6 +86,7 @@ class HostEvent final : public Event {
   Point point() const;
   mutable std::mutex mutex_;
   Point point_;
+  const std::shared_ptr<std::atomic<std::int64_t>> when_;  // nanoseconds of a steady clock; null: not timed
 };
 
 }  // namespace ananke

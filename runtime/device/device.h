@@ -17,10 +17,14 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string description() const = 0;  // "host, 2 threads, OpenBLAS 0.3.21 (SkylakeX)"
-  virtual Arena& memory() = 0;                  // where operators compute
-  virtual Arena& host_memory() = 0;             // readable by the host, fast to copy (pinned); may be the same arena
+  // NUMA node of the host whose memory is next to the device; -1: it has none in particular, or nobody can say.
+  virtual int numa_node() const { return -1; }
+  virtual Arena& memory() = 0;       // where operators compute
+  virtual Arena& host_memory() = 0;  // readable by the host, fast to copy (pinned); may be the same arena
   virtual Stream& stream(Resource resource) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
+  // An event that knows when it was reached, where the backend measures times; else any.
+  virtual std::unique_ptr<Event> make_timer() { return make_event(); }
   // Stream-ordered; memory of either arena on both sides; ranges do not overlap.
   virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;
   virtual void zero(Stream& stream, void* to, std::size_t bytes) = 0;

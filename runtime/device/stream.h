@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 namespace ananke {
 
@@ -18,6 +19,9 @@ class Event {
   virtual ~Event() = default;
   virtual bool reached() const = 0;      // never blocks
   virtual void synchronize() const = 0;  // blocks the host
+  // Of two events made by Device::make_timer(): seconds from the point that `earlier` holds to the one that this holds,
+  // both reached. Nothing where they are not, or where the backend measures no time.
+  virtual std::optional<double> seconds_since(const Event& /*earlier*/) const { return std::nullopt; }
 };
 
 class Stream {

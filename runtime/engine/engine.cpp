@@ -111,6 +111,7 @@ Engine::Engine(EngineRoles roles, const RoleContext& context, Rendezvous& rendez
   if (!roles_.experts) roles_.experts = std::make_unique<LocalExperts>();
   if (!roles_.activations) roles_.activations = std::make_unique<ResidentActivations>();
   roles_.experts->use(roles_.backend->operators());
+  roles_.activations->use(roles_.backend->operators());
   ANANKE_CHECK(context.mesh.ranks() == rendezvous.size() && context.rank == rendezvous.rank(),
                "rank {} of mesh {} in a world of {}", context.rank, to_string(context.mesh), rendezvous.size());
 }

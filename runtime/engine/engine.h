@@ -47,8 +47,9 @@ class Engine {
 
   // Memory of this rank by purpose: every role's lines and the pass's.
   std::vector<PlanLine> plan(const PassLimits& limits) const;
-  // Ends what is under way and waits for it, so that memory which work on the streams uses may be freed: before anything
-  // made beside the engine is destroyed. Communicators are of no use any more. What the work throws is dropped.
+  // Ends what is under way and waits for it, so that memory which work on the streams uses may be freed: before
+  // anything made beside the engine is destroyed. Communicators are of no use any more. What the work throws is
+  // dropped.
   void settle() noexcept;
   // Compares the placement's hash across ranks, makes the communicators, allocates. Weights are zero until set.
   void start(const PassLimits& limits);
@@ -69,6 +70,7 @@ class Engine {
   Communicator& replicate() { return *replicate_; }
   // What this rank received since start, of all roles.
   Traffic traffic() const;
+  ActivationTraffic activation_traffic() { return roles_.activations->traffic(); }
   Pass& pass() { return *pass_; }
   RouterBalancing& routers() { return *routers_; }
   const RouterBalancing& routers() const { return *routers_; }

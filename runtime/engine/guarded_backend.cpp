@@ -334,6 +334,9 @@ class GuardedDevice final : public Device {
   std::string description() const override {
     return guard_.call("device.description", [&] { return inner_.description(); });
   }
+  int numa_node() const override {
+    return guard_.call("device.numa_node", [&] { return inner_.numa_node(); });
+  }
   Arena& memory() override {
     return guard_.call("device.memory", [&]() -> Arena& { return inner_.memory(); });
   }
@@ -346,6 +349,11 @@ class GuardedDevice final : public Device {
   std::unique_ptr<Event> make_event() override {
     auto event = guard_.call("device.make_event", [&] { return inner_.make_event(); });
     guard_.require(event != nullptr, "device.make_event", "it makes none");
+    return event;
+  }
+  std::unique_ptr<Event> make_timer() override {
+    auto event = guard_.call("device.make_timer", [&] { return inner_.make_timer(); });
+    guard_.require(event != nullptr, "device.make_timer", "it makes none");
     return event;
   }
   void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {

@@ -243,8 +243,22 @@ class GuardedActivations final : public Guarded<Activations> {
   std::vector<PlanLine> plan(std::int64_t inputs, std::size_t bytes) const override {
     return checked("plan", call("plan", [&] { return role_->plan(inputs, bytes); }));
   }
+  double offload_fraction() const override {
+    const double fraction = call("offload_fraction", [&] { return role_->offload_fraction(); });
+    guard_.require(fraction >= 0 && fraction <= 1, "offload_fraction", "{} is no fraction; 0 to 1", fraction);
+    return fraction;
+  }
+  void use(const OperatorSet& operators) override {
+    call("use", [&] { role_->use(operators); });
+  }
   void start(Device& device, int blocks, int microbatches, std::size_t bytes) override {
     call("start", [&] { role_->start(device, blocks, microbatches, bytes); });
+  }
+  void begin(const Schedule& schedule) override {
+    call("begin", [&] { role_->begin(schedule); });
+  }
+  ActivationTraffic traffic() override {
+    return call("traffic", [&] { return role_->traffic(); });
   }
   void* place(int block, int microbatch) override {
     return memory("place", block, microbatch, call("place", [&] { return role_->place(block, microbatch); }));

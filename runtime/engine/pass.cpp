@@ -133,6 +133,7 @@ void Pass::run(const Schedule& schedule, std::span<const DeviceBatch> batches, c
   trains_ = std::any_of(schedule.begin(), schedule.end(), [](const Item& i) { return i.phase != Phase::forward; });
   if (trains_) routers_.begin(batches, result.scale, result.router_losses);
   parts_.parameters.begin(schedule);
+  parts_.activations.begin(schedule);
   if (result.gathers_begun) result.gathers_begun();
   bool gradients = false;
   for (std::size_t i = 0; i < schedule.size(); ++i) {
@@ -236,7 +237,10 @@ void Pass::forward(const Item& item, BlockIo& io, const HeadOutput& head) {
   } else {
     // The input was kept when it was made; it is still on the device.
     decoder_->layer_forward(compute_, block, io, activation(activations.place(item.block, slot), io.batch), y);
-    activations.keep(item.block, slot);
+    if (trains_)
+      activations.keep(item.block, slot);
+    else
+      activations.forget(item.block, slot);
   }
 }
 

@@ -336,7 +336,23 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   const auto since = [](std::uint64_t now, std::uint64_t& before) { return now - std::exchange(before, now); };
   record.set_device_reads(since(engine_.device().reads(), reads_));
   traffic_.report(traffic(), record);
+  report_offload(record);
   tell(record, [](Observer& observer, const StepRecord& r) { observer.on_step(r); });
+}
+
+void Trainer::report_offload(StepRecord& record) {
+  const ActivationTraffic now = engine_.activation_traffic();
+  const ActivationTraffic before = std::exchange(moved_, now);
+  if (now.bytes_out == 0) return;
+  OffloadRecord& offload = *record.mutable_offload();
+  offload.set_bytes_out(now.bytes_out - before.bytes_out);
+  offload.set_bytes_in(now.bytes_in - before.bytes_in);
+  if (!now.copy_seconds || !now.stall_seconds) return;
+  const double copies = *now.copy_seconds - before.copy_seconds.value_or(0);
+  const double stalls = *now.stall_seconds - before.stall_seconds.value_or(0);
+  offload.set_copy_seconds(copies);
+  offload.set_stall_seconds(stalls);
+  if (copies > 0) offload.set_overlapped(std::clamp(1 - stalls / copies, 0.0, 1.0));
 }
 
 Traffic Trainer::traffic() const {

@@ -50,6 +50,7 @@ class Trainer {
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
   void compare_memory();
   void report_memory(StepRecord& record);
+  void report_offload(StepRecord& record);
   void report_routing(const StepScalars::Outcome& outcome, StepRecord& record) const;
   void check_finite(const StepScalars::Outcome& outcome);
   std::string of_some_rank(const std::string& what, const std::string& mine);
@@ -88,6 +89,7 @@ class Trainer {
   std::optional<std::uint64_t> saved_step_, evaluated_step_;
   Device::MemoryUse memory_;  // as of start, of the rank that has most
   std::uint64_t reads_ = 0;   // as of the step before
+  ActivationTraffic moved_;   // likewise
   TrafficCounter traffic_;
 };
 

@@ -64,13 +64,16 @@ const char* backend_of(const RunRequest& request) {
   return test_backend(request.mesh.ranks());
 }
 
-std::vector<FoundPlugin> plugins_of_build(const RunRequest& request) {
+std::vector<FoundPlugin> plugins_of_build(const Job& job, const RunRequest& request) {
   const std::filesystem::path build = ANANKE_BINARY_DIR;
   const PluginCatalog catalog(
       {build / "lib" / "ananke", build / "tests" / "rounding_plugins", build / "tests" / "sharing_plugins"});
   std::vector<FoundPlugin> found;
   std::vector<const char*> names = {backend_of(request), "fsdp", "adamw", "muon"};
   if (request.expert_chunks > 0) names.push_back("ep");
+  for (const PluginUse& use : job.plugins()) {
+    if (use.use() == "activation_offload") names.push_back("activation_offload");
+  }
   for (const char* name : names) {
     const FoundPlugin* plugin = catalog.find_by_name(name);
     if (!plugin) fail(ErrorKind::plugin, "no plugin {} in {}", name, ANANKE_BINARY_DIR);
@@ -186,7 +189,7 @@ void expect_planned(Trainer& trainer) {
 
 template <class Work>
 void run_ranks(const Job& job, const RunRequest& request, Work work) {
-  const std::vector<FoundPlugin> plugins = plugins_of_build(request);
+  const std::vector<FoundPlugin> plugins = plugins_of_build(job, request);
   // Stated, since ThreadSanitizer cannot see the lock under which protobuf makes a string's default at its first use.
   Site site;
   site.mutable_deadlines()->set_exchange("60s");

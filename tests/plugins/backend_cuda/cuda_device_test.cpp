@@ -63,6 +63,22 @@ TEST_F(CudaDeviceTest, RefusesHostWorkAndForeignStreamsAndEvents) {
   EXPECT_TRUE(contains(error_of([&] { stream(Resource::compute).record(event); }), "an event of another backend"));
 }
 
+TEST_F(CudaDeviceTest, TimersSayHowLongWorkBetweenThemTook) {
+  Buffer a = device().memory().allocate(64 * mib, "test"), b = device().memory().allocate(64 * mib, "test");
+  const auto never = device().make_timer(), begin = device().make_timer(), end = device().make_timer(),
+             plain = device().make_event();
+  Stream& compute = stream(Resource::compute);
+  compute.record(*plain);
+  compute.record(*begin);
+  keep_busy(device(), compute, a, b, 50);
+  compute.record(*end);
+  compute.synchronize();
+  EXPECT_GT(end->seconds_since(*begin).value(), 1e-4);
+  EXPECT_FALSE(end->seconds_since(*plain));
+  EXPECT_FALSE(end->seconds_since(*never)) << "never recorded";
+  EXPECT_GE(device().numa_node(), -1);
+}
+
 TEST_F(CudaDeviceTest, RefusesMoreMemoryThanThereIsWithTheNumbers) {
   const std::string error = error_of([&] { device().memory().allocate(std::size_t{1} << 45, "weights"); });
   EXPECT_TRUE(contains(error, "resource: cannot allocate 32.0 TiB of device memory")) << error;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <latch>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -117,6 +119,23 @@ TEST(HostStream, AnEventIsReachedOnlyAfterItsPoint) {
   gate.count_down();
   late.synchronize();
   EXPECT_TRUE(late.reached());
+}
+
+TEST(HostStream, TimersSayHowLongWorkBetweenThemTook) {
+  HostStream stream("compute");
+  HostEvent begin(true), end(true), plain;
+  std::latch gate(1);
+  stream.record(plain);
+  stream.record(begin);
+  stream.enqueue([&] { gate.wait(); });
+  stream.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+  stream.record(end);
+  EXPECT_FALSE(end.seconds_since(begin)) << "not reached";
+  gate.count_down();
+  end.synchronize();
+  EXPECT_GE(end.seconds_since(begin).value(), 0.02);
+  EXPECT_FALSE(end.seconds_since(plain));
+  EXPECT_THROW(end.seconds_since(ForeignEvent()), Error);
 }
 
 TEST(HostStream, FinishesItsWorkBeforeItIsDestroyed) {
