@@ -28,6 +28,9 @@ class StoredDocuments : public DocumentSource {
     store_.read(document, begin, out);
   }
   std::uint64_t text_bytes() const noexcept override { return store_.info().source_bytes; }
+  std::string tokenizer() const override {
+    return fmt::format("tokenizer {} (hash {})", store_.info().tokenizer, store_.info().tokenizer_hash);
+  }
 
  private:
   TokenStore store_;

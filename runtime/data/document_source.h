@@ -24,6 +24,8 @@ class DocumentSource {
   virtual std::uint64_t targets() const;
   // Tokens [begin, begin + out.size()) of a document. Throws Error(data) where they cannot be read.
   virtual void read(std::uint64_t document, std::uint64_t begin, std::span<std::int32_t> out) const = 0;
+  // Which tokenizer made it, for messages and to be compared; empty: none.
+  virtual std::string tokenizer() const { return {}; }
   // UTF-8 (or other) bytes of the text behind all documents; 0: unknown. For losses in bits per byte.
   virtual std::uint64_t text_bytes() const noexcept { return 0; }
 };
