@@ -13,6 +13,7 @@ int command_data_head(const Arguments& arguments);
 int command_data_import(const Arguments& arguments);
 int command_data_info(const Arguments& arguments);
 int command_data_ngram(const Arguments& arguments);
+int command_data_pack(const Arguments& arguments);
 int command_export(const Arguments& arguments);
 int command_import(const Arguments& arguments);
 int command_man(const Arguments& arguments);
@@ -35,6 +36,7 @@ std::span<const Command> all_commands() {
       {"data info", "what a token store holds", command_data_info},
       {"data head", "the first documents of a token store as text", command_data_head},
       {"data ngram", "what unigram and bigram models reach on held-out text", command_data_ngram},
+      {"data pack", "what packing makes of token stores: padding, splits, how unevenly ranks work", command_data_pack},
       {"checkpoint list", "a run's checkpoints: size, age, mesh, complete or why not", command_checkpoint_list},
       {"checkpoint info", "what a checkpoint holds, and the job that wrote it", command_checkpoint_info},
       {"checkpoint verify", "read a checkpoint and compare every checksum", command_checkpoint_verify},

@@ -49,6 +49,22 @@ TEST(CommandData, RefusesWrongUse) {
   EXPECT_NAMES(misused("info", {}), "exactly one STORE");
   EXPECT_NAMES(misused("info", {"a", "b"}), "exactly one STORE");
   EXPECT_NAMES(misused("ngram", {"--train", "x.h5"}), "both needed");
+  EXPECT_NAMES(misused("pack", {"--sequence-length", "8", "--rows-per-step", "2"}), "no STORE");
+  EXPECT_NAMES(misused("pack", {"x.h5", "--rows-per-step", "2"}), "--sequence-length is 0");
+  EXPECT_NAMES(misused("pack", {"x.h5", "--sequence-length", "16777217"}), "16777217, it must be 1 to 16777216");
+  const std::vector<std::string> shape = {"x.h5", "--sequence-length", "8", "--rows-per-step", "6"};
+  const auto with = [&](const char* option, const char* value) {
+    std::vector<std::string> words = shape;
+    words.insert(words.end(), {option, value});
+    return misused("pack", words);
+  };
+  EXPECT_NAMES(with("--ranks", "4"), "no multiple of the 4 ranks");
+  EXPECT_NAMES(with("--ranks", "0"), "--ranks is 0");
+  EXPECT_NAMES(with("--window-steps", "0"), "--window-steps is 0");
+  EXPECT_NAMES(with("--open-rows", "0"), "--open-rows is 0");
+  EXPECT_NAMES(with("--break-even", "-3"), "--break-even");
+  EXPECT_NAMES(misused("pack", {"none.h5:much", "--sequence-length", "8", "--rows-per-step", "2"}),
+               "no number follows");
 }
 
 TEST(CommandData, TrainsATokenizerImportsAndShowsTheText) {
@@ -150,6 +166,40 @@ TEST(CommandData, RefusesAKeptTokenizerThatIsNone) {
   writer.keep_tokenizer("this is no model");
   writer.finish("test", "", 0);
   EXPECT_NAMES(refusal(ErrorKind::data, [&] { run("head", {store}); }), store);
+}
+
+TEST(CommandData, SaysWhatPackingMakesOfStores) {
+  const TemporaryFolder folder;
+  const auto write = [&](const char* name, std::size_t documents, const char* tokenizer) {
+    TokenStoreWriter writer(folder / name, tokenizer, "hash", -1, 10);
+    for (std::size_t d = 0; d < documents; ++d) {
+      writer.append(std::vector<std::int32_t>(d % 10 == 0 ? 41 : 3 + d % 5, 1));
+      writer.end_document();
+    }
+    writer.finish("made", "hash", 0);
+    return (folder / name).string();
+  };
+  const std::string a = write("a.h5", 400, "words"), b = write("b.h5", 100, "words");
+  const std::vector<std::string> shape = {"--sequence-length", "32", "--rows-per-step", "4", "--ranks", "2"};
+  const auto pack = [&](std::vector<std::string> words) {
+    words.insert(words.end(), shape.begin(), shape.end());
+    return words;
+  };
+  // 40 inputs every tenth document; 2 to 6 otherwise.
+  const std::string text = output_of("pack", pack({a, "--break-even", "20"}));
+  for (const char* word : {"of 32 tokens, in ", "steps of 4 for 2 ranks", "documents are longer than a row", "padding",
+                           "99th percentile", "correlation of cost with step", "with the rest", "documents a minute"}) {
+    EXPECT_NAMES(text, word);
+  }
+  EXPECT_NAMES(output_of("pack", pack({a + ":3", b, "--steps", "7"})), "rows             28 of 32 tokens, in 7 steps");
+  EXPECT_NAMES(refusal(ErrorKind::config, [&] { run("pack", pack({a + ":0"})); }), "has the weight 0");
+  EXPECT_NAMES(refusal(ErrorKind::config,
+                       [&] {
+                         run("pack", pack({a, write("c.h5", 20, "letters")}));
+                       }),
+               "of tokenizer letters");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { run("pack", pack({write("empty.h5", 0, "words")})); }), "0 documents");
+  EXPECT_NAMES(refusal(ErrorKind::data, [&] { run("pack", pack({(folder / "none.h5").string()})); }), "none.h5");
 }
 
 }  // namespace
