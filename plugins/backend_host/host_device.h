@@ -30,6 +30,7 @@ class HostDevice final : public Device {
   void zero(Stream& stream, void* to, std::size_t bytes) override;
   void read(const TensorView& from, void* to) override;
   std::uint64_t reads() const override { return reads_.load(std::memory_order_relaxed); }
+  std::optional<double> busy_seconds() override { return HostStream::of(stream(Resource::compute)).busy_seconds(); }
 
  private:
   const std::string description_;

@@ -40,10 +40,10 @@ HostStream::~HostStream() {
 
 HostStream& HostStream::of(Stream& stream) { return own<HostStream>(stream, "a stream"); }
 
-void HostStream::enqueue(std::function<void()> work) {
+void HostStream::enqueue(std::function<void()> work, bool waits) {
   {
     std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(work), PluginScope::current()});
+    queue_.push_back({std::move(work), PluginScope::current(), waits});
     ++issued_;
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   }
@@ -73,9 +73,11 @@ void HostStream::wait(const Event& event) {
     std::lock_guard lock(point.progress->mutex);
     if (point.progress->done >= point.piece && !point.progress->error) return;
   }
-  enqueue([point = std::move(point)] {
-    if (auto error = point.progress->wait_for(point.piece)) std::rethrow_exception(error);
-  });
+  enqueue(
+      [point = std::move(point)] {
+        if (auto error = point.progress->wait_for(point.piece)) std::rethrow_exception(error);
+      },
+      true);
 }
 
 void HostStream::synchronize() {
@@ -101,6 +103,7 @@ void HostStream::run() {
       queue_.pop_front();
     }
     std::exception_ptr error;
+    const auto begin = std::chrono::steady_clock::now();
     try {
       if (!failed && next.caller) {
         run_inside(next.caller, next.work);
@@ -110,6 +113,10 @@ void HostStream::run() {
     } catch (...) {
       error = std::current_exception();
       failed = true;
+    }
+    if (!next.waits) {
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      busy_.store(busy_.load(std::memory_order_relaxed) + taken.count(), std::memory_order_relaxed);
     }
     next.work = nullptr;  // what it holds is freed before anybody is told that it is done
     finish(piece, std::move(error));

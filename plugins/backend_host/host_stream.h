@@ -30,11 +30,13 @@ class HostStream final : public Stream {
   HostStream& operator=(const HostStream&) = delete;
 
   // Work queued inside a plugin's call runs inside that call: its faults are that plugin's.
-  void enqueue(std::function<void()> work);
+  void enqueue(std::function<void()> work) { enqueue(std::move(work), false); }
   void run_on_host(std::function<void()> work) override { enqueue(std::move(work)); }
   void record(Event& event) override;
   void wait(const Event& event) override;
   void synchronize() override;
+  // Spent on pieces that are finished, waits for other streams left out. Of any thread.
+  double busy_seconds() const noexcept { return busy_.load(std::memory_order_relaxed); }
 
   // The stream of this backend that `stream` is; Error(internal) when it belongs to another backend.
   static HostStream& of(Stream& stream);
@@ -52,6 +54,7 @@ class HostStream final : public Stream {
     std::exception_ptr wait_for(std::uint64_t piece);
   };
 
+  void enqueue(std::function<void()> work, bool waits);
   void run();
   void finish(std::uint64_t piece, std::exception_ptr error);
 
@@ -62,10 +65,12 @@ class HostStream final : public Stream {
   struct Piece {
     std::function<void()> work;
     PluginCallPtr caller;  // may be null
+    bool waits = false;
   };
   std::deque<Piece> queue_;
   std::uint64_t issued_ = 0;
   bool closing_ = false;
+  std::atomic<double> busy_ = 0;  // written by the thread alone
   std::thread thread_;
 };
 

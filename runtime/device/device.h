@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/device/arena.h"
@@ -40,6 +41,9 @@ class Device {
     const std::uint64_t used = memory().used();
     return {used, used, 0};
   }
+  // Seconds since start that the compute stream has worked, its waits for other streams left out: all work that a
+  // read() has waited for is counted. Nothing where the backend does not measure it.
+  virtual std::optional<double> busy_seconds() { return std::nullopt; }
 };
 
 }  // namespace ananke

@@ -371,6 +371,9 @@ class GuardedDevice final : public Device {
   MemoryUse memory_use() override {
     return guard_.call("device.memory_use", [&] { return inner_.memory_use(); });
   }
+  std::optional<double> busy_seconds() override {
+    return guard_.call("device.busy_seconds", [&] { return inner_.busy_seconds(); });
+  }
 
  private:
   const PluginGuard& guard_;

@@ -110,7 +110,8 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       evaluates_(!held_out_.empty()),
       checkpoints_(job_.run_dir(), rendezvous, "checkpoint",
                    {control.owner_mark(), [&control] { control.confirm_owner(); }}),
-      traffic_(engine_.table()) {}
+      traffic_(engine_.table()),
+      work_(engine_.table(), context.rank, context.mesh.ranks()) {}
 
 std::vector<PlanLine> Trainer::plan() const {
   const Training& training = job_.training();
@@ -121,7 +122,8 @@ std::vector<PlanLine> Trainer::plan() const {
   };
   add(engine_.plan(limits_));
   add(BatchLoader::plan(limits_.microbatches, training.rows_per_microbatch(), training.sequence_length()));
-  add(StepScalars::plan(RouterBalancing::summary_size(engine_.table())));
+  add(StepScalars::plan(RouterBalancing::summary_size(engine_.table()),
+                        StepWork::slots(engine_.context().mesh.ranks())));
   add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
                           engine_.backend().operators(), owned));
   if (!job_.checkpoint().none()) add(StateCheckpoint::plan(engine_.table(), owned));
@@ -137,7 +139,8 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   engine_.start(limits_);
   loader_ = std::make_unique<BatchLoader>(engine_.device(), limits_.microbatches, training.rows_per_microbatch(),
                                           training.sequence_length());
-  scalars_ = std::make_unique<StepScalars>(engine_.backend(), engine_.world(), engine_.routers().summary_size());
+  scalars_ = std::make_unique<StepScalars>(engine_.backend(), engine_.world(), engine_.routers().summary_size(),
+                                           StepWork::slots(engine_.context().mesh.ranks()));
   compare_matrix_work();
   if (const std::string work = describe(matrix_work_); !work.empty()) log_info("{}", work);
   optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
@@ -261,7 +264,7 @@ bool Trainer::train_step() {
   const std::uint64_t step = progress_.step + 1;
   control_.phase("step", step);
   const Rows& rows = rows_.take();
-  scalars_->clear(rows.valid_targets, control_.stop_requested());
+  scalars_->clear(rows.valid_targets, control_.stop_requested(), work_.begin(rows, engine_.device().busy_seconds()));
   const std::vector<DeviceBatch>& batches = loader_->load(engine_.compute(), rows);
   routing_->before_step(step, batches);
   engine_.pass().run(schedule_, batches,
@@ -280,6 +283,7 @@ bool Trainer::train_step() {
   engine_.parameters().updated();
   if (step < training.steps()) rows_.prepare();  // the device is still at work
   const StepScalars::Outcome outcome = scalars_->read();
+  work_.end(engine_.device().busy_seconds());
   routing_->after_step(step, batches);
   if (replicas_) replicas_->run(step);
 
@@ -332,6 +336,10 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   record.set_tokens_per_second(static_cast<double>(outcome.valid_targets) / seconds);
   record.set_skipped(!outcome.finite);
   report_memory(record);
+  const Training& training = job_.training();
+  record.set_padding_tokens(std::uint64_t{training.rows_per_step()} * training.sequence_length() -
+                            record.valid_tokens());
+  work_.report(outcome.shared, record);
   report_routing(outcome, record);
   const auto since = [](std::uint64_t now, std::uint64_t& before) { return now - std::exchange(before, now); };
   record.set_device_reads(since(engine_.device().reads(), reads_));

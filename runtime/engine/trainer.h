@@ -12,6 +12,7 @@
 #include "runtime/engine/rows_ahead.h"
 #include "runtime/engine/run_control.h"
 #include "runtime/engine/state_checkpoint.h"
+#include "runtime/engine/step_work.h"
 #include "runtime/engine/traffic_counter.h"
 #include "runtime/roles/observer.h"
 
@@ -91,6 +92,7 @@ class Trainer {
   std::uint64_t reads_ = 0;   // as of the step before
   ActivationTraffic moved_;   // likewise
   TrafficCounter traffic_;
+  StepWork work_;
 };
 
 // Sizes of a job's passes, as plan() and start() use them.

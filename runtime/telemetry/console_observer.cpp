@@ -52,7 +52,27 @@ std::string routing_text(const StepRecord& record) {
   return text;
 }
 
+// Whose rows cost so much more than others' that it shows.
+std::string work_text(const WorkRecord& work) {
+  constexpr double much = 1.25;
+  return work.largest() >= much ? fmt::format(" | rank {} has {:.2f}x the work", work.largest_rank(), work.largest())
+                                : "";
+}
+
 }  // namespace
+
+// One that is slow once may have been disturbed; who is it time and again shall be named.
+std::string ConsoleObserver::slow_text(const WorkRecord& work) {
+  constexpr double much = 1.25;
+  constexpr int again = 5;
+  const bool slow = work.slowest() >= much;
+  slow_steps_ = slow && slow_rank_ == work.slowest_rank() ? slow_steps_ + 1 : slow ? 1 : 0;
+  slow_rank_ = work.slowest_rank();
+  if (slow_steps_ < again) return "";
+  const bool explained = work.slowest_work() - 1 >= (work.slowest() - 1) / 2;
+  return fmt::format(" | rank {} computes {:.2f}x as long for {:.2f}x the work: its {}", slow_rank_, work.slowest(),
+                     work.slowest_work(), explained ? "rows" : "node is slow");
+}
 
 ConsoleObserver::ConsoleObserver(const Job& job, ConsoleSink print)
     : total_steps_(job.training().steps()), print_(std::move(print)) {
@@ -70,10 +90,11 @@ double ConsoleObserver::seconds_left(const StepRecord& record) {
 void ConsoleObserver::on_step(const StepRecord& record) {
   const std::string total = std::to_string(total_steps_);
   print_(fmt::format(
-      "step {:>{}}/{} | loss {:.4f} | {:>5} tokens/s | gradient norm {:.3g} | lr {:.3g} | memory {} | left {}{}{}",
+      "step {:>{}}/{} | loss {:.4f} | {:>5} tokens/s | gradient norm {:.3g} | lr {:.3g} | memory {} | left {}{}{}{}{}",
       record.step(), total.size(), total, record.loss(), format_count(record.tokens_per_second()),
-      record.gradient_norm(), record.learning_rate(), memory_text(record), format_duration(seconds_left(record)),
-      routing_text(record), record.skipped() ? " | SKIPPED: not finite" : ""));
+      record.gradient_norm(), record.learning_rate(), memory_text(record),
+      format_duration(seconds_left(record)), routing_text(record), work_text(record.work()), slow_text(record.work()),
+      record.skipped() ? " | SKIPPED: not finite" : ""));
 }
 
 void ConsoleObserver::on_evaluation(const EvaluationRecord& record) {

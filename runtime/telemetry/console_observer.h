@@ -8,6 +8,8 @@
 
 namespace ananke {
 
+class WorkRecord;
+
 using ConsoleSink = std::function<void(const std::string&)>;  // gets a line without its end
 
 class ConsoleObserver : public Observer {
@@ -20,10 +22,13 @@ class ConsoleObserver : public Observer {
 
  private:
   double seconds_left(const StepRecord& record);
+  std::string slow_text(const WorkRecord& work);
   std::uint64_t total_steps_;
   std::size_t name_width_ = 0;  // of the longest set's name
   ConsoleSink print_;
   std::uint64_t steps_seen_ = 0;
+  std::uint32_t slow_rank_ = 0;
+  int slow_steps_ = 0;           // that this rank was slow, one after another
   double seconds_per_step_ = 0;  // a mean that forgets: the first steps are slower, a cluster changes its pace
 };
 

@@ -66,10 +66,11 @@ std::string parameter_table_text(const ParameterTable& table, std::int64_t conte
   }
   return aligned(rows) + fmt::format(
                              "{} parameters, {} active per token; {} FLOPs per token forward and backward, rows of {} "
-                             "tokens\n",
+                             "tokens; attention costs as much as the rest in documents of {:.0f}\n",
                              format_count(static_cast<double>(table.total())),
                              format_count(static_cast<double>(table.active())),
-                             format_count(table.flops_per_token(context)), context);
+                             format_count(table.flops_per_token(context)), context,
+                             table.flops_per_token(0) / (table.flops_per_token(1) - table.flops_per_token(0)));
 }
 
 std::string memory_plan_text(std::span<const PlanLine> lines) {

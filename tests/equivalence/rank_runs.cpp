@@ -72,7 +72,7 @@ std::vector<FoundPlugin> plugins_of_build(const Job& job, const RunRequest& requ
   std::vector<const char*> names = {backend_of(request), "fsdp", "adamw", "muon"};
   if (request.expert_chunks > 0) names.push_back("ep");
   for (const PluginUse& use : job.plugins()) {
-    if (use.use() == "activation_offload") names.push_back("activation_offload");
+    if (use.use() == "activation_offload" || use.use() == "packing") names.push_back(use.use().c_str());
   }
   for (const char* name : names) {
     const FoundPlugin* plugin = catalog.find_by_name(name);
@@ -246,12 +246,14 @@ Rows uneven_part(const Rows& all, std::int64_t rank, std::int64_t ranks) {
 
 // Of one microbatch on any rank.
 std::int64_t most_rows(const Job& job, const RunRequest& request) {
+  if (request.rows != nullptr) return request.rows->rows;
   const std::int64_t all = job.training().rows_per_step() / request.microbatches, ranks = request.mesh.ranks();
   return request.uneven ? all - all * (ranks - 1) * (ranks - 1) / (ranks * ranks) : all / ranks;
 }
 
 // The first step's rows of a rank, by microbatch.
 std::vector<Rows> first_rows(const Job& job, const RunRequest& request, const RoleContext& context) {
+  if (request.rows != nullptr) return {*request.rows};
   const std::int64_t step = job.training().rows_per_step(), each = step / request.microbatches;
   const int ranks = context.mesh.ranks();
   const auto batches = request.uneven ? training_batches(job, 0, 1) : training_batches(job, context.rank, ranks);

@@ -11,6 +11,7 @@
 #include "ananke/telemetry.pb.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/roles/backend.h"
+#include "runtime/roles/batches.h"
 
 namespace ananke {
 struct EngineRoles;
@@ -46,6 +47,8 @@ struct RunRequest {
   bool expert_bf16 = false;    // tokens of plugin ep travel as bf16
   bool rounding = false;       // on tests/rounding_backend, which takes training.compute BF16
   bool sharing = false;        // on tests/sharing_backend over the host
+  // first_gradients() on one rank only: these rows in one microbatch, instead of the built-in batches'.
+  const Rows* rows = nullptr;
 };
 
 RunResult train(Job job, const RunRequest& request);

@@ -267,6 +267,33 @@ TEST(ConsoleObserverTest, NamesTheBusiestLayerAndMarksAForcedBalance) {
   EXPECT_NE(lines.at(1).find("DROPPED 17 choices | FORCED BALANCE"), std::string::npos) << lines[1];
 }
 
+TEST(ConsoleObserverTest, NamesWhoHasMoreWorkAndWhoIsSlowTimeAndAgain) {
+  std::vector<std::string> lines;
+  ConsoleObserver observer(job_of(120), [&](const std::string& line) { lines.push_back(line); });
+  const auto line_of = [&](double largest, double slowest, std::uint32_t slowest_rank, double slowest_work) {
+    StepRecord record = step_record(1);
+    WorkRecord& work = *record.mutable_work();
+    work.set_largest(largest);
+    work.set_largest_rank(3);
+    work.set_slowest(slowest);
+    work.set_slowest_rank(slowest_rank);
+    work.set_slowest_work(slowest_work);
+    observer.on_step(record);
+    return lines.back();
+  };
+  EXPECT_EQ(line_of(1.2, 1.2, 1, 1).find("rank"), std::string::npos) << lines.back();
+  EXPECT_NE(line_of(1.35, 1, 1, 1).find(" | rank 3 has 1.35x the work"), std::string::npos) << lines.back();
+  for (int step = 1; step <= 5; ++step) {
+    const bool said = line_of(1, 1.5, 2, 1.1).find(" | rank 2 computes 1.50x as long for 1.10x the work: its node") !=
+                      std::string::npos;
+    EXPECT_EQ(said, step == 5) << lines.back();
+  }
+  EXPECT_EQ(line_of(1, 1.5, 4, 1.1).find("rank"), std::string::npos) << "another rank: " << lines.back();
+  for (int step = 2; step <= 5; ++step) line_of(1, 1.5, 4, 1.45);
+  EXPECT_NE(lines.back().find("for 1.45x the work: its rows"), std::string::npos) << lines.back();
+  EXPECT_EQ(line_of(1, 1.2, 4, 1).find("rank"), std::string::npos) << lines.back();
+}
+
 TEST_F(JsonLines, ListsOfALayerStandAsArrays) {
   JsonLinesObserver observer(folder);
   StepRecord record = step_record(1);
