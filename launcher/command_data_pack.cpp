@@ -81,23 +81,20 @@ void check(const PackRequest& request, const CommandOptions& options) {
   }
 }
 
-std::uint64_t steps_of(const PackRequest& request, std::span<const PackingSource> sources) {
-  if (request.steps > 0) return request.steps;
-  std::uint64_t targets = 0;
-  for (const PackingSource& source : sources) targets += source.documents->targets();
-  const auto step = static_cast<std::uint64_t>(request.packing.rows_per_step * request.packing.row_length);
-  return std::max<std::uint64_t>(1, targets / step);
-}
-
 StepCosts costs_of(const PackRequest& request, double break_even) {
   return {request.packing.rows_per_step, request.ranks, static_cast<double>(request.packing.row_length), break_even};
 }
 
-Packed pack(const PackRequest& request, PackedOrder& order, std::uint64_t steps) {
+// Whole steps, until so many inputs were dealt as the stores have, or as many steps as are asked for.
+Packed pack(const PackRequest& request, PackedOrder& order, std::uint64_t targets) {
   Packed packed{costs_of(request, 0), costs_of(request, request.break_even)};
   const auto begin = std::chrono::steady_clock::now();
-  packed.rows = steps * static_cast<std::uint64_t>(request.packing.rows_per_step);
-  for (std::uint64_t i = 0; i < packed.rows; ++i) {
+  const auto step_rows = static_cast<std::uint64_t>(request.packing.rows_per_step);
+  const auto done = [&] {
+    return request.steps > 0 ? packed.rows == request.steps * step_rows
+                             : packed.used >= targets && packed.rows % step_rows == 0;
+  };
+  for (; !done(); ++packed.rows) {
     const PackedRow& row = order.next();
     const std::uint64_t squares = row.squares(order.row_length());
     packed.attention.add_row(squares);
@@ -115,11 +112,10 @@ Packed pack(const PackRequest& request, PackedOrder& order, std::uint64_t steps)
 }
 
 // The same documents in the same order, cut where a row ends.
-Packed cut(const PackRequest& request, MixedPieces& pieces, std::uint64_t steps) {
+Packed cut(const PackRequest& request, MixedPieces& pieces, std::uint64_t rows_wanted) {
   Packed cut{costs_of(request, 0), costs_of(request, request.break_even)};
   SequentialRows rows(static_cast<std::uint32_t>(request.packing.row_length));
-  const std::uint64_t all = steps * static_cast<std::uint64_t>(request.packing.rows_per_step);
-  for (; cut.rows < all; pieces.advance()) {
+  for (; cut.rows < rows_wanted; pieces.advance()) {
     rows.add(pieces.current(), [&](std::uint64_t squares) {
       cut.attention.add_row(squares);
       cut.all.add_row(squares);
@@ -185,9 +181,10 @@ int command_data_pack(const Arguments& arguments) {
   check(request, options);
   PackedOrder order(open(request, options), packing);
   MixedPieces pieces(open(request, options), packing.seed, static_cast<std::uint32_t>(packing.row_length));
-  const std::uint64_t steps = steps_of(request, pieces.sources());
-  const Packed packed = pack(request, order, steps);
-  print(request, order, packed, cut(request, pieces, steps));
+  std::uint64_t targets = 0;
+  for (const PackingSource& source : pieces.sources()) targets += source.documents->targets();
+  const Packed packed = pack(request, order, targets);
+  print(request, order, packed, cut(request, pieces, packed.rows));
   return 0;
 }
 

@@ -16,10 +16,11 @@ Job packed_job(const std::filesystem::path& run_dir, const std::string& changes 
   return job;
 }
 
-Rows first_step(const Job& job) {
+// A step has rows of one kind; a window has all kinds.
+Rows first_window(const Job& job) {
   Rows rows;
   run_roles(job, {1, 1}, [&](const RoleContext&, EngineRoles& roles, Rendezvous&) {
-    roles.batches->next(job.training().rows_per_step(), rows);
+    roles.batches->next(4 * job.training().rows_per_step(), rows);
   });
   return rows;
 }
@@ -53,7 +54,7 @@ Rows documents_apart(const Rows& rows) {
 TEST(Packing, GivesARowTheGradientsOfItsDocumentsApart) {
   const TemporaryFolder folder;
   const Job job = packed_job(folder.path());
-  const Rows packed = first_step(job), apart = documents_apart(packed);
+  const Rows packed = first_window(job), apart = documents_apart(packed);
   ASSERT_GT(apart.rows, packed.rows + 4) << "some rows hold several documents";
   RunRequest request{{1, 1}};
   request.rows = &packed;
@@ -71,7 +72,7 @@ TEST(Packing, GivesARowTheGradientsOfItsDocumentsApart) {
 TEST(Packing, PaddingHasNoPartInLossOrGradient) {
   const TemporaryFolder folder;
   const Job job = packed_job(folder.path());
-  const Rows zeros = documents_apart(first_step(job));  // most of it is padding
+  const Rows zeros = documents_apart(first_window(job));  // most of it is padding
   Rows others = zeros;
   const RandomKey key(1, "padding");
   std::int64_t padding = 0;

@@ -234,6 +234,16 @@ TEST(PackedOrder, GivesAStepRowsOfLikeCostAndShufflesTheSteps) {
   for (std::size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
 }
 
+TEST(PackedOrder, LetsACostSayNothingOfItsPlaceInTheRun) {
+  PackedOrder order(one(random_lengths(4, 40'000, 80)), options(64, 8, 16));
+  StepCosts costs(8, 8, 64);
+  for (int row = 0; row < 40 * 16 * 8; ++row) costs.add_row(order.next().squares(64));
+  const StepCosts::Spread spread = costs.spread();
+  EXPECT_EQ(spread.steps, 640u);
+  EXPECT_LT(std::abs(spread.correlation), 0.1);  // 2.5 standard deviations of what chance alone makes
+  EXPECT_LT(spread.mean, 1.1);
+}
+
 TEST(PackedOrder, GoesOnWithTheSameRowsFromAnyPositionAndASecondTime) {
   const auto make = [] {
     auto sources = one(random_lengths(1, 90, 50));
