@@ -54,6 +54,7 @@ Site load_site(const std::string& name) {
     fail(ErrorKind::config, "{}: {} {}", locate(source, Site::descriptor(), first.path), first.path, first.message);
   }
   site.mutable_deadlines();
+  site.mutable_memory();
   write_defaults(schema, &site);
   return site;
 }

@@ -14,6 +14,7 @@ class Checkpointing;
 class Data;
 class Evaluation;
 class Job;
+class JobMemory;
 class LearningRate;
 class Mesh;
 class Model;
@@ -46,6 +47,7 @@ Problems check_training(const Training& training);
 // Operators are named with SELECTIVE only, each once; ranges of layers exist and do not overlap.
 Problems check_recompute(const Training& training, const Model& model);
 Problems check_checkpoint(const Checkpointing& checkpoint);
+Problems check_memory(const JobMemory& memory);
 Problems check_optimizer_rules(const Job& job);  // regular expressions
 // All of the above.
 Problems check_job(const Job& job, std::uint32_t ranks);
