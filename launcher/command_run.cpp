@@ -2,15 +2,18 @@
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 
+#include "ananke/memory.pb.h"
 #include "ananke/site.pb.h"
 #include "launcher/command.h"
 #include "launcher/console_writer.h"
 #include "launcher/deadlines.h"
 #include "launcher/job_options.h"
 #include "launcher/local_launch.h"
+#include "launcher/print_memory.h"
 #include "launcher/run_folder.h"
 #include "launcher/run_plan.h"
 #include "runtime/base/log.h"
@@ -103,11 +106,23 @@ int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site&
   return result.exit_code;
 }
 
+// As the job's text has it.
+std::string policy_named(const std::string& name) {
+  std::string text;
+  for (const char c : name) text += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  JobMemory::Admission policy;
+  if (!JobMemory::Admission_Parse(text, &policy)) {
+    fail(ErrorKind::usage, "--admission {} is none of refuse, reduce_offload, use_spares, off", name);
+  }
+  return text;
+}
+
 }  // namespace
 
 int command_run(const Arguments& arguments) {
   JobArguments job;
-  bool resume = false, dry_run = false;
+  bool resume = false, dry_run = false, memory = false;
+  std::string admission;
   CommandOptions options("run", "JOB [options]",
                          "Trains what a job file (*.textproto) says: starts its workers on this machine and waits for\n"
                          "them. INT or TERM stops it after a step and a checkpoint.");
@@ -115,12 +130,20 @@ int command_run(const Arguments& arguments) {
   options.add()("resume", po::bool_switch(&resume),
                 "go on from the newest complete checkpoint of the run folder, where there is one")(
       "dry-run", po::bool_switch(&dry_run),
-      "print what `check` does and the plan: placement, memory, steps, where it would write and start; then leave");
+      "print what `check` does and the plan: placement, memory, steps, where it would write and start; then leave")(
+      "print-memory", po::bool_switch(&memory),
+      "print what the rank that needs most takes of its device's and the host's memory, by purpose, and whether the "
+      "site has it; then leave. Needs no GPU and no peers")(
+      "admission", po::value(&admission)->value_name("POLICY"),
+      "what becomes of a job that does not fit into the memory of its nodes: refuse, reduce_offload, or off to go on "
+      "anyway; default: as the job or the site says");
   if (!options.read(arguments)) return 0;
   job.complete(options);
+  if (options.given("admission")) job.job.overrides.push_back("memory.admission=" + policy_named(admission));
   const Site site = load_site(job.site);
   LoadedJob loaded = load_checked_job(job);
   if (print_instead(job, loaded)) return 0;
+  if (memory) return print_memory(loaded, site);
   if (site.start() != Site::LOCAL) {
     fail(ErrorKind::config,
          "site '{}' starts workers by srun, which this version does not; use a site with start: LOCAL", site.name());

@@ -1,14 +1,9 @@
 #include "launcher/run_plan.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
-#include "launcher/last_words.h"
+#include "launcher/child_process.h"
 #include "launcher/run_folder.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
@@ -51,36 +46,15 @@ std::string start_text(const Job& job, const std::optional<ResumePoint>& point, 
   return fmt::format("at step 1{}, {}", resume ? ", since there is no checkpoint to resume from" : "", weights);
 }
 
-// In the child. The exit code.
-int print_plan(const Job& job, const Site& site, const std::optional<ResumePoint>& point, bool resume) {
-  const LastWords last_words;
-  try {
-    const DryRun plan = dry_run(job, site);
-    std::printf("\n%s\n%s", plan.tables.c_str(), plan.plan.c_str());
-    print_line("run folder", folder_text(std::filesystem::absolute(job.run_dir()), plan.checkpoint_bytes));
-    print_line("would start", start_text(job, point, resume));
-    for (const std::string& change : point ? point->changes : std::vector<std::string>()) {
-      print_line("changed", change);
-    }
-    std::printf("dry run: nothing was started or written\n");
-    return 0;
-  } catch (const Error& error) {
-    std::fprintf(stderr, "ananke: %s\n", error.what());
-    return static_cast<int>(error.kind());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "ananke: unexpected %s\n", error.what());
-    return static_cast<int>(ErrorKind::internal);
+void print_plan(const Job& job, const Site& site, const std::optional<ResumePoint>& point, bool resume) {
+  const DryRun plan = dry_run(job, site);
+  std::printf("\n%s\n%s", plan.tables.c_str(), plan.plan.c_str());
+  print_line("run folder", folder_text(std::filesystem::absolute(job.run_dir()), plan.checkpoint_bytes));
+  print_line("would start", start_text(job, point, resume));
+  for (const std::string& change : point ? point->changes : std::vector<std::string>()) {
+    print_line("changed", change);
   }
-}
-
-int exit_code_of(pid_t child) {
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) fail(ErrorKind::resource, "cannot wait for the dry run: {}", std::strerror(errno));
-  }
-  if (WIFEXITED(status)) return WEXITSTATUS(status);
-  fail(ErrorKind::worker_failed, "the dry run was ended by signal {} ({}) while it built the job's plugins",
-       WTERMSIG(status), strsignal(WTERMSIG(status)));
+  std::printf("dry run: nothing was started or written\n");
 }
 
 }  // namespace
@@ -95,13 +69,7 @@ int print_run_plan(const LoadedJob& loaded, const Site& site, bool resume) {
   } else {
     check_unused(run_dir);
   }
-  std::fflush(stdout);
-  const pid_t child = fork();
-  if (child < 0) fail(ErrorKind::resource, "cannot start a process for the dry run: {}", std::strerror(errno));
-  if (child > 0) return exit_code_of(child);
-  const int code = print_plan(job, site, point, resume);
-  std::fflush(stdout);
-  _exit(code);
+  return run_in_child("the dry run", [&] { print_plan(job, site, point, resume); });
 }
 
 }  // namespace ananke

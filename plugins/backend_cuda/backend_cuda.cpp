@@ -10,11 +10,13 @@
 #include "ananke/site.pb.h"
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/environment.h"
+#include "plugins/backend_cuda/memory_plan.h"
 #include "plugins/backend_cuda/nccl_communicator.h"
 #include "plugins/backend_cuda/operators/cuda_operators.h"
 #include "plugins/backend_cuda/peers.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process.h"
 #include "runtime/base/units.h"
 #include "runtime/comm/exchange_table.h"
 #include "runtime/plugin/descriptor.h"
@@ -63,12 +65,14 @@ std::string new_nccl_id() {
 struct BackendCuda::HostArenas {
   HostBlocks blocks;
   BlockMemory source{blocks, std::size_t{2} << 20};
-  Arena memory{source};
+  BlockMemory pinned_source{blocks, std::size_t{2} << 20};
+  Arena memory{source}, pinned{pinned_source};
 };
 
 BackendCuda::BackendCuda(const RoleContext& context, const plugin::BackendCuda& config)
     : config_(config),
       place_(place_of(context)),
+      mesh_(context.mesh),
       widest_(compute_type(context.job)),
       deterministic_(context.job.training().deterministic()),
       dry_(context.dry),
@@ -132,11 +136,62 @@ CudaDevice& BackendCuda::open() {
 
 Device& BackendCuda::device() { return open(); }
 
+PlannedDevice BackendCuda::planned_device() const {
+  return {.eager_modules = config_.module_loading() == plugin::BackendCuda::EAGER,
+          .memory_block = parse_bytes(config_.memory_block()),
+          .pinned_block = parse_bytes(config_.pinned_block())};
+}
+
+// What the operators hold they have taken when they were made.
+std::vector<PlanLine> BackendCuda::plan(std::span<const CollectiveUse>) const {
+  PlannedDevice planned = planned_device();
+  for (const int ranks : {mesh_.ranks(), mesh_.shard, mesh_.replicate, mesh_.expert > 1 ? mesh_.expert_shard() : 1,
+                          mesh_.expert, std::min(mesh_.shard, place_.local_ranks)}) {
+    planned.communicators += ranks > 1 ? 1 : 0;
+  }
+  std::vector<PlanLine> lines = device_overheads(planned);
+  const auto add = [&](const Arena& arena, Place place) {
+    for (const Arena::Line& line : arena.ledger()) {
+      if (line.purpose.starts_with("operators") || line.purpose == "cuBLASLt workspace") {
+        lines.push_back({line.purpose, place, line.bytes});
+      }
+    }
+  };
+  if (host_arenas_) add(host_arenas_->memory, Place::device);
+  if (host_arenas_) add(host_arenas_->pinned, Place::host);
+  if (device_) add(device_->memory(), Place::device);
+  if (device_) add(device_->host_memory(), Place::host);
+  return lines;
+}
+
+// As if nobody else used the device.
+std::vector<PlanLine> BackendCuda::in_use() {
+  const DeviceRoom now = *room();
+  const std::uint64_t reserved = device_->memory_numbers().reserved, used = device_->memory().used();
+  const std::uint64_t taken = now.total - now.free;
+  return {{context_purpose, Place::device, taken - std::min(taken, reserved)},
+          {ends_purpose, Place::device, reserved - std::min(reserved, used)},
+          {"process", Place::host, anonymous_memory()}};
+}
+
+std::optional<DeviceRoom> BackendCuda::room() {
+  CudaDevice& device = open();
+  use_device(device.facts().device);
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "ask the device for its free memory");
+  DeviceRoom room{device.uuid(), free, total};
+  for (const PlanLine& line : device_overheads(planned_device())) {  // all but NCCL's
+    if (line.purpose == context_purpose) room.taken += line.bytes;
+  }
+  for (const Arena::Line& line : device.memory().ledger()) room.taken += line.bytes;  // the operators' pieces
+  return room;
+}
+
 const OperatorSet& BackendCuda::operators() {
   if (operators_) return operators_->set();
   if (dry_) {
     host_arenas_ = std::make_unique<HostArenas>();
-    operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->memory,
+    operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->pinned,
                                                  widest_, choice_of(config_), deterministic_);
     return operators_->set();
   }

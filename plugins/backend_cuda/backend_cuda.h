@@ -12,6 +12,7 @@
 #include "plugins/backend_cuda/collective_watch.h"
 #include "plugins/backend_cuda/cuda_device.h"
 #include "plugins/backend_cuda/device_choice.h"
+#include "plugins/backend_cuda/memory_plan.h"
 #include "runtime/roles/backend.h"
 
 namespace ananke {
@@ -27,6 +28,9 @@ class BackendCuda final : public Backend {
 
   bool computes_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
   std::string determinism() const override;
+  std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override;
+  std::vector<PlanLine> in_use() override;
+  std::optional<DeviceRoom> room() override;
   Device& device() override;
   // In a dry run for sizes only: no device is touched, so there may be none, nor a driver.
   const OperatorSet& operators() override;
@@ -35,10 +39,12 @@ class BackendCuda final : public Backend {
 
  private:
   cuda::CudaDevice& open();
+  cuda::PlannedDevice planned_device() const;
   std::string number(const std::string& name, std::span<const int> ranks);
 
   const plugin::BackendCuda config_;
   const cuda::RankPlace place_;
+  const MeshShape mesh_;
   const DType widest_;  // of activations
   const bool deterministic_, dry_;
   const std::chrono::milliseconds exchange_deadline_, step_deadline_;

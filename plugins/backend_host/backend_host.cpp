@@ -8,6 +8,7 @@
 #include "ananke/site.pb.h"
 #include "plugins/backend_host/backend_host.pb.h"
 #include "plugins/backend_host/host_communicator.h"
+#include "plugins/backend_host/memory_plan.h"
 #include "plugins/backend_host/operators/host_operators.h"
 #include "plugins/backend_host/process_identity.h"
 #include "plugins/backend_host/shared_transport.h"
@@ -15,6 +16,7 @@
 #include "plugins/backend_host/thread_transport.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process.h"
 #include "runtime/base/units.h"
 #include "runtime/comm/exchange_table.h"
 #include "runtime/plugin/descriptor.h"
@@ -53,6 +55,8 @@ struct BackendHost::Group {
 
 BackendHost::BackendHost(const RoleContext& context, const plugin::BackendHost& config)
     : rank_(context.rank),
+      mesh_(context.mesh),
+      node_ranks_(context.node_ranks),
       threads_(choose_threads(context, config)),
       transport_(config.transport()),
       network_interface_(config.network_interface().empty() ? context.site.network_interface()
@@ -63,6 +67,37 @@ BackendHost::BackendHost(const RoleContext& context, const plugin::BackendHost& 
       device_(describe(threads_)) {}
 
 BackendHost::~BackendHost() = default;
+
+std::vector<PlanLine> BackendHost::plan(std::span<const CollectiveUse> largest) const {
+  using Config = plugin::BackendHost;
+  const std::pair<const char*, int> axes[] = {
+      {"world", mesh_.ranks()},       {"shard", mesh_.shard},
+      {"replicate", mesh_.replicate}, {"expert_shard", mesh_.expert_shard()},
+      {"expert", mesh_.expert},       {"node", std::min(mesh_.shard, node_ranks_)}};
+  // Ranks of a job are processes. Groups of ranks on several nodes take Gloo.
+  const host::Way here = transport_ == Config::GLOO || node_ranks_ < mesh_.ranks() ? host::Way::gloo
+                         : transport_ == Config::THREADS                           ? host::Way::threads
+                                                                                   : host::Way::shared_memory;
+  std::vector<PlanLine> lines = {host::process_memory(threads_, here == host::Way::gloo)};
+  for (const auto& [name, ranks] : axes) {
+    std::vector<CollectiveUse> uses;
+    std::copy_if(largest.begin(), largest.end(), std::back_inserter(uses),
+                 [&](const CollectiveUse& use) { return use.axis == name; });
+    for (PlanLine& line : host::collective_memory(uses, {ranks, here})) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+// Of what the process has beside its arena, which is anonymous memory as well.
+std::vector<PlanLine> BackendHost::in_use() {
+  std::vector<PlanLine> lines;
+  if (const std::uint64_t outboxes = outboxes_->load(std::memory_order_relaxed); outboxes > 0) {
+    lines.push_back({"shared outboxes", Place::host, outboxes});
+  }
+  const std::uint64_t anonymous = anonymous_memory(), arena = device_.memory().used();
+  if (anonymous > arena) lines.push_back({"process", Place::host, anonymous - arena});
+  return lines;
+}
 
 Device& BackendHost::device() { return device_; }
 
@@ -149,7 +184,7 @@ std::unique_ptr<Transport> BackendHost::by_shared_memory(const Group& group, Ren
     }
   };
   attempt([&] {
-    shared = std::make_unique<SharedGroup>(group.ranks, group.rank, step_deadline_);
+    shared = std::make_unique<SharedGroup>(group.ranks, group.rank, step_deadline_, outboxes_);
     address = shared->address();
   });
   const auto addresses = rendezvous.exchange(group.key + "/shared", group.ranks, address);

@@ -1,6 +1,7 @@
 // The backend for machines without an accelerator.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -29,6 +30,9 @@ class BackendHost final : public Backend {
   ~BackendHost() override;
 
   std::string determinism() const override { return "all sums have one order"; }
+  bool computes_on_host() const override { return true; }
+  std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override;
+  std::vector<PlanLine> in_use() override;
   Device& device() override;
   const OperatorSet& operators() override;
   std::unique_ptr<Communicator> make_communicator(const std::string& name, std::span<const int> ranks,
@@ -44,6 +48,8 @@ class BackendHost final : public Backend {
   std::string number(const Group& group);
 
   const int rank_;
+  const MeshShape mesh_;
+  const int node_ranks_;
   const int threads_;
   const int transport_;  // plugin::BackendHost::Transport
   const std::string network_interface_;
@@ -55,6 +61,7 @@ class BackendHost final : public Backend {
   HostDevice device_;
   std::unique_ptr<GlooDevice> gloo_;
   std::map<std::string, int> made_;  // communicators by name and members, for keys that serve once
+  const std::shared_ptr<std::atomic<std::uint64_t>> outboxes_ = std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 }  // namespace ananke

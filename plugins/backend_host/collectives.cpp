@@ -68,8 +68,10 @@ void Collectives::reduce_scatter(const TensorView& send, const TensorView& recei
   transport_.finish();
 }
 
+bool Collectives::reduces_at_once(std::size_t bytes, int ranks) { return ranks == 2 || bytes <= at_once_bytes; }
+
 void Collectives::all_reduce(const TensorView& buffer, Reduction reduction) {
-  if (size_ == 2 || buffer.bytes() <= at_once_bytes) {
+  if (reduces_at_once(buffer.bytes(), size_)) {
     all_reduce_at_once(buffer, reduction);
   } else {
     all_reduce_in_blocks(buffer, reduction);

@@ -12,6 +12,8 @@ namespace ananke {
 
 class Collectives {
  public:
+  // Every rank gets everything and reduces all of it; else each reduces one block, and all gather the blocks.
+  static bool reduces_at_once(std::size_t bytes, int ranks);
   Collectives(Transport& transport, int rank, int size, Arena& memory);
 
   void all_gather(const TensorView& send, const TensorView& receive);

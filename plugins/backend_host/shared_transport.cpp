@@ -66,8 +66,9 @@ class SharedTransport final : public Transport {
     std::array<Mapping, 2> outboxes;
   };
 
-  SharedTransport(std::vector<int> ranks, int rank, std::chrono::milliseconds deadline, std::vector<Peer> peers)
-      : ranks_(std::move(ranks)), rank_(rank), deadline_(deadline), peers_(std::move(peers)) {
+  SharedTransport(std::vector<int> ranks, int rank, std::chrono::milliseconds deadline, std::vector<Peer> peers,
+                  std::shared_ptr<std::atomic<std::uint64_t>> taken)
+      : ranks_(std::move(ranks)), rank_(rank), deadline_(deadline), peers_(std::move(peers)), taken_(std::move(taken)) {
     board_memory_.grow(peers_[0].file, 0, sizeof(Board), true);
     board_ = reinterpret_cast<Board*>(board_memory_.data());
   }
@@ -92,6 +93,7 @@ class SharedTransport final : public Transport {
   const int rank_;
   const std::chrono::milliseconds deadline_;
   std::vector<Peer> peers_;  // own included
+  const std::shared_ptr<std::atomic<std::uint64_t>> taken_;
   Mapping board_memory_;
   Board* board_ = nullptr;
   std::uint32_t meetings_ = 0;
@@ -129,7 +131,9 @@ void SharedTransport::show(std::span<const Part> sends) {
   }
   Peer& me = peers_[static_cast<std::size_t>(rank_)];
   Mapping& outbox = me.outboxes[turn_];
+  const std::size_t before = outbox.bytes();
   outbox.grow(me.file, outbox_offset(turn_), end, true);
+  if (taken_) taken_->fetch_add(outbox.bytes() - before, std::memory_order_relaxed);
   mine.outbox_bytes = outbox.bytes();
   std::uint64_t copied = 0;
   for (std::size_t p = 0; p < sends.size(); ++p) {
@@ -214,8 +218,9 @@ void SharedTransport::stop() {
 
 }  // namespace
 
-SharedGroup::SharedGroup(std::vector<int> ranks, int rank, std::chrono::milliseconds deadline)
-    : ranks_(std::move(ranks)), rank_(rank), deadline_(deadline), file_(make_shared_file()) {}
+SharedGroup::SharedGroup(std::vector<int> ranks, int rank, std::chrono::milliseconds deadline,
+                         std::shared_ptr<std::atomic<std::uint64_t>> taken)
+    : ranks_(std::move(ranks)), rank_(rank), deadline_(deadline), taken_(std::move(taken)), file_(make_shared_file()) {}
 
 SharedGroup::~SharedGroup() = default;
 
@@ -231,7 +236,7 @@ std::unique_ptr<Transport> SharedGroup::join(const std::vector<std::string>& add
     peers[p].process = watch_process(addresses[p]);
     peers[p].pid = process_of(addresses[p]);
   }
-  return std::make_unique<SharedTransport>(ranks_, rank_, deadline_, std::move(peers));
+  return std::make_unique<SharedTransport>(ranks_, rank_, deadline_, std::move(peers), taken_);
 }
 
 }  // namespace ananke

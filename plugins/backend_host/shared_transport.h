@@ -2,7 +2,9 @@
 // which the others read where it is. One meeting (a futex) per exchange.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,7 +18,9 @@ class SharedGroup {
  public:
   // `ranks`: world ranks in the group's order, for messages; `rank`: own, within the group. Error(resource) where the
   // system has no shared memory. `deadline` bounds every wait for the others.
-  SharedGroup(std::vector<int> ranks, int rank, std::chrono::milliseconds deadline);
+  // `taken` is added to by what this rank's outboxes grow to; it may be null.
+  SharedGroup(std::vector<int> ranks, int rank, std::chrono::milliseconds deadline,
+              std::shared_ptr<std::atomic<std::uint64_t>> taken = nullptr);
   ~SharedGroup();
   std::string address() const;  // for the others; good while this object lives
   // `addresses`: of all ranks, in order. Error(resource) saying why they cannot share memory. The group must live until
@@ -27,6 +31,7 @@ class SharedGroup {
   const std::vector<int> ranks_;
   const int rank_;
   const std::chrono::milliseconds deadline_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> taken_;
   FileDescriptor file_;
 };
 

@@ -76,6 +76,10 @@ class Ep final : public Experts {
             {"tokens on their way back", Place::device, b.back()}};
   }
 
+  std::vector<CollectiveUse> exchanges(const ExpertSizes& s) const override {
+    return {{"expert", CollectiveKind::all_to_all, ep::most_exchanged(s, chunks_, wire_)}};
+  }
+
   void start(const ExpertsStart& start) override;
   void begin(Stream& compute, const ExpertExchange& a) override;
   void dispatch_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override;

@@ -65,6 +65,16 @@ Buffers buffers_of(const ExpertSizes& s, int chunks, DType wire) {
   return b;
 }
 
+std::uint64_t most_exchanged(const ExpertSizes& s, int chunks, DType wire) {
+  if (s.ranks == 1) return 0;
+  const Capacity c = capacity_of(s, chunks);
+  const Buffers b = buffers_of(s, chunks, wire);
+  const std::int64_t out = c.tokens * std::min<std::int64_t>(s.k, s.ranks - 1) * b.token.bytes();
+  const std::int64_t back = c.copies / s.ranks * (s.ranks - 1) * b.gradient.bytes();
+  return static_cast<std::uint64_t>(std::max(out, back)) * static_cast<std::uint64_t>(s.ranks) /
+         static_cast<std::uint64_t>(s.ranks - 1);
+}
+
 std::size_t layer_saved_bytes(const ExpertSizes& s, int chunks) {
   RegionCutter cutter;
   cut_layer(cutter, s, chunks);

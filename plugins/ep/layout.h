@@ -30,6 +30,10 @@ struct Buffers {
 };
 Buffers buffers_of(const ExpertSizes& s, int chunks, DType wire);
 
+// Bytes of the largest all-to-all, as if a rank sent itself as much as every other one: at most all copies of a chunk
+// leave, or as many come back.
+std::uint64_t most_exchanged(const ExpertSizes& s, int chunks, DType wire);
+
 // Per layer and microbatch.
 struct LayerSaved {
   TensorView copies;  // i32 [tokens, ranks]

@@ -89,8 +89,18 @@ class Fsdp final : public Parameters {
     add_bytes("gather wire", layout.gather.staging + layout.gather.node_staging);
     add_bytes("node copies", layout.gather.node_copies);
     add_bytes("fp8 tables", layout.gather.tables);
+    if (layout.gather.tables > 0) {
+      lines.push_back(
+          {"fp8 tables (host)", Place::host, static_cast<std::uint64_t>(layout.gather.tables), Lifetime::start});
+    }
     add_bytes("reduce wire", layout.reduce.chunks);
     return lines;
+  }
+
+  std::vector<CollectiveUse> exchanges(const ParameterTable& table, const Placement& placement) const override {
+    std::vector<CollectiveUse> uses = fsdp::gather_exchanges(table, placement, at_, config_, node_ranks_);
+    for (CollectiveUse& use : fsdp::reduce_exchanges(table, placement, at_, config_)) uses.push_back(std::move(use));
+    return uses;
   }
 
   void start(const StartContext& context) override;

@@ -77,6 +77,22 @@ GatherMemory gather_memory(const ParameterTable& table, const Placement& placeme
   return memory;
 }
 
+std::vector<CollectiveUse> gather_exchanges(const ParameterTable& table, const Placement& placement,
+                                            const MeshCoordinates& at, const plugin::Fsdp& config, int node_ranks) {
+  std::vector<CollectiveUse> uses;
+  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+    if (!is_cut(placement, unit, at)) continue;
+    const UnitPlacement& place = placement.unit(unit, at);
+    const GatherFormat format = gather_format(config, table.units()[static_cast<std::size_t>(unit)].kind);
+    const GatherWire wire = gather_wire(table, place, unit, format);
+    const std::int64_t part = std::max(wire.part, wire.fp32 / place.ranks);
+    uses.push_back({axis_name(table, unit), CollectiveKind::all_gather, static_cast<std::uint64_t>(part)});
+    if (!is_copied(table, unit, config, node_ranks)) continue;
+    uses.push_back({"node", CollectiveKind::all_gather, static_cast<std::uint64_t>(slice_of(wire, node_ranks))});
+  }
+  return uses;
+}
+
 Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, DType compute, Slots slots,
                    std::vector<TensorView> masters, const Regions& regions, int blocks_ahead)
     : table_(context.table),

@@ -37,6 +37,10 @@ struct GatherMemory {
 GatherMemory gather_memory(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
                            const plugin::Fsdp& config, int node_ranks, DType compute);
 
+// The largest gather of each axis.
+std::vector<CollectiveUse> gather_exchanges(const ParameterTable& table, const Placement& placement,
+                                            const MeshCoordinates& at, const plugin::Fsdp& config, int node_ranks);
+
 class Gatherer {
  public:
   struct Regions {

@@ -40,6 +40,29 @@ ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placeme
   return memory;
 }
 
+std::vector<CollectiveUse> reduce_exchanges(const ParameterTable& table, const Placement& placement,
+                                            const MeshCoordinates& at, const plugin::Fsdp& config) {
+  const std::int64_t limit = std::int64_t{config.reduce_chunk_mib()} << 20;
+  std::vector<CollectiveUse> uses;
+  const auto add = [&](const char* axis, CollectiveKind kind, std::int64_t bytes) {
+    uses.push_back({axis, kind, static_cast<std::uint64_t>(bytes)});
+  };
+  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
+    const UnitPlacement& place = placement.unit(unit, at);
+    const std::int64_t wire = place.segment(UnitSegment::wire).range, small = place.segment(UnitSegment::fp32).range;
+    const char* axis = axis_name(table, unit);
+    if (is_cut(placement, unit, at)) {
+      const bool bf16 = sends_bf16(config, table.units()[static_cast<std::size_t>(unit)].kind);
+      add(axis, CollectiveKind::reduce_scatter, (bf16 ? small : std::max(wire, small)) * place.ranks * 4);
+      if (bf16) {
+        add(axis, CollectiveKind::all_to_all, std::min(wire, chunk_elements(limit, place.ranks)) * place.ranks * 2);
+      }
+    }
+    if (placement.mesh().replicate > 1) add("replicate", CollectiveKind::all_reduce, place.range() * 4);
+  }
+  return uses;
+}
+
 Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, Slots slots, std::vector<TensorView> owned,
                  const TensorView& region, const TensorView& chunks)
     : table_(context.table),

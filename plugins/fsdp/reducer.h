@@ -24,6 +24,10 @@ struct ReduceMemory {
 };
 ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config);
 
+// The largest reduction of each axis.
+std::vector<CollectiveUse> reduce_exchanges(const ParameterTable& table, const Placement& placement,
+                                            const MeshCoordinates& at, const plugin::Fsdp& config);
+
 class Reducer {
  public:
   // owned: the owner's gradient of this rank's range of each unit. region: f32 [slots.elements + landing], chunks: u8;

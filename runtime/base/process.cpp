@@ -68,4 +68,12 @@ std::string state_of(int process) {
   }
 }
 
+std::uint64_t anonymous_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) return std::strtoull(line.c_str() + 8, nullptr, 10) * 1024;
+  }
+  return 0;
+}
+
 }  // namespace ananke

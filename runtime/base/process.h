@@ -1,6 +1,7 @@
 // Which process one is, so that a later one, perhaps on another machine, can tell whether it still lives.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace ananke {
@@ -27,5 +28,8 @@ Life life_of(const ProcessIdentity& identity);
 
 // "running", "stopped (...)", ... for messages about a process of this machine.
 std::string state_of(int process);
+
+// This process's anonymous memory, as the kernel counts it (RssAnon); 0 where it does not say.
+std::uint64_t anonymous_memory();
 
 }  // namespace ananke

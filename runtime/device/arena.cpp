@@ -50,6 +50,7 @@ Buffer Arena::allocate(std::size_t bytes, const std::string& purpose) {
   std::lock_guard lock(guard_);
   Account& account = accounts_[purpose];
   account.bytes += bytes;
+  account.peak = std::max(account.peak, account.bytes);
   ++account.allocations;
   used_ += bytes;
   peak_ = std::max(peak_, used_);
@@ -71,10 +72,19 @@ std::vector<Arena::Line> Arena::ledger() const {
   {
     std::lock_guard lock(guard_);
     for (const auto& [purpose, account] : accounts_) {
-      if (account.bytes) lines.push_back({purpose, account.bytes, account.allocations});
+      if (account.bytes) lines.push_back({purpose, account.bytes, account.allocations, account.peak});
     }
   }
   std::sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) { return a.bytes > b.bytes; });
+  return lines;
+}
+
+std::vector<Arena::Line> Arena::history() const {
+  std::lock_guard lock(guard_);
+  std::vector<Line> lines;
+  for (const auto& [purpose, account] : accounts_) {
+    lines.push_back({purpose, account.bytes, account.allocations, account.peak});
+  }
   return lines;
 }
 

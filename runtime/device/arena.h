@@ -59,8 +59,10 @@ class Arena {
     std::string purpose;
     std::uint64_t bytes;        // in use now
     std::uint64_t allocations;  // pieces in use now
+    std::uint64_t peak = 0;     // most bytes that were in use at once
   };
-  std::vector<Line> ledger() const;  // largest first
+  std::vector<Line> ledger() const;   // of what is in use, largest first
+  std::vector<Line> history() const;  // of every purpose there ever was, by name
   std::uint64_t used() const;
   std::uint64_t peak() const;
 
@@ -72,6 +74,7 @@ class Arena {
   struct Account {
     std::uint64_t bytes = 0;
     std::uint64_t allocations = 0;
+    std::uint64_t peak = 0;
   };
   std::map<std::string, Account> accounts_;
   std::uint64_t used_ = 0;

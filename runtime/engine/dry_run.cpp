@@ -9,33 +9,16 @@
 #include "ananke/site.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
+#include "runtime/engine/alone.h"
+#include "runtime/engine/memory_report.h"
 #include "runtime/engine/optimizer_rules.h"
+#include "runtime/engine/rank_plans.h"
 #include "runtime/engine/trainer.h"
 #include "runtime/plugin/registry.h"
 #include "runtime/telemetry/tables.h"
 
 namespace ananke {
 namespace {
-
-// Rank 0 of a job whose other ranks do not exist.
-class Alone : public Rendezvous, public RunControl, public Observer {
- public:
-  explicit Alone(int size) : size_(size) {}
-  int rank() const override { return 0; }
-  int size() const override { return size_; }
-  std::vector<std::string> exchange(const std::string& key, std::span<const int>, std::string) override {
-    fail(ErrorKind::internal, "a dry run has no peers to exchange '{}' with", key);
-  }
-  bool stop_requested() const override { return false; }
-  void phase(std::string_view, std::uint64_t) override {}
-  void console(const std::string&) override {}
-  void on_step(const StepRecord&) override {}
-  void on_evaluation(const EvaluationRecord&) override {}
-  void on_event(const RunEvent&) override {}
-
- private:
-  int size_;
-};
 
 std::string count_text(std::uint64_t count) { return format_count(static_cast<double>(count)); }
 
@@ -138,8 +121,8 @@ DryRun dry_run(const Job& job, const Site& site) {
   PluginRegistry plugins;
   for (const PluginFile& file : job.resolved().plugins()) plugins.load(file.name(), file.path(), file.hash());
   const MeshShape mesh = mesh_of(job.mesh());
-  Alone alone(mesh.ranks());
-  RoleContext context{job, site, mesh, 0, mesh.ranks()};
+  Alone alone(0, mesh.ranks());
+  RoleContext context{job, site, mesh, 0, ranks_of_node(site, mesh.ranks())};
   context.dry = true;
   EngineRoles roles = make_roles(job, plugins, context);  // no observers: they may open files
   const bool own_batches = roles.batches != nullptr;
@@ -150,7 +133,7 @@ DryRun dry_run(const Job& job, const Site& site) {
   DryRun result;
   result.checkpoint_bytes = checkpoint_bytes(job, chosen, engine);
   result.tables = parameter_table_text(engine.table(), job.training().sequence_length()) + "\n" +
-                  engine.placement().table() + "\n" + memory_plan_text(trainer.plan());
+                  engine.placement().table() + "\n" + memory_plan_text(whole_plan(trainer));
   result.plan = line("training", training_text(job, own_batches)) +
                 line("schedule", schedule_text(job, trainer.schedule(), pass_limits(job))) +
                 line("learning rate", learning_rate_text(job)) +

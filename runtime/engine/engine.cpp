@@ -169,6 +169,16 @@ std::vector<PlanLine> Engine::plan(const PassLimits& limits) const {
   return lines;
 }
 
+std::vector<CollectiveUse> Engine::exchanges(const PassLimits& limits) const {
+  std::vector<CollectiveUse> uses = roles_.parameters->exchanges(table_, placement_);
+  const auto add = [&](std::vector<CollectiveUse> more) {
+    for (CollectiveUse& use : more) uses.push_back(std::move(use));
+  };
+  if (context_.mesh.expert > 1) add(roles_.experts->exchanges(Pass::expert_sizes(parts(), limits)));
+  add(RouterBalancing::exchanges(context_.job.model(), table_));
+  return uses;
+}
+
 void Engine::compare_across_ranks() {
   const std::string mine = placement_.hash();
   const std::vector<std::string> all = rendezvous_.exchange("placement hash", {}, mine);

@@ -47,6 +47,8 @@ class Engine {
 
   // Memory of this rank by purpose: every role's lines and the pass's.
   std::vector<PlanLine> plan(const PassLimits& limits) const;
+  // What these exchange at most.
+  std::vector<CollectiveUse> exchanges(const PassLimits& limits) const;
   // Ends what is under way and waits for it, so that memory which work on the streams uses may be freed: before
   // anything made beside the engine is destroyed. Communicators are of no use any more. What the work throws is
   // dropped.
@@ -62,6 +64,7 @@ class Engine {
   Device& device() { return roles_.backend->device(); }
   Stream& compute() { return device().stream(Resource::compute); }
   Parameters& parameters() { return *roles_.parameters; }
+  const Activations& activations() const { return *roles_.activations; }
   const OptimizerMap& optimizers() const { return roles_.optimizers; }
   // The batches plugin of the job, once; null when it has none.
   std::unique_ptr<Batches> take_batches() { return std::move(roles_.batches); }

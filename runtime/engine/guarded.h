@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/comm/collective_use.h"
 #include "runtime/plugin/plugin_call.h"
 #include "runtime/roles/context.h"
 #include "runtime/roles/traffic.h"
@@ -39,6 +40,14 @@ class Guarded : public Role {
                      line.bytes, line.purpose, most_plugin_bytes);
     }
     return lines;
+  }
+  std::vector<CollectiveUse> checked(std::vector<CollectiveUse> uses) const {
+    for (const CollectiveUse& use : uses) {
+      guard_.require(!use.axis.empty() && use.bytes <= most_plugin_bytes, "exchanges",
+                     "it exchanges {} bytes at once on axis '{}'; name the axis, and at most {} bytes make sense",
+                     use.bytes, use.axis, most_plugin_bytes);
+    }
+    return uses;
   }
   Traffic checked(Traffic lines) const {
     for (const TrafficLine& line : lines) {

@@ -419,6 +419,18 @@ class GuardedBackend final : public Guarded<Backend> {
   std::string determinism() const override {
     return call("determinism", [&] { return role_->determinism(); });
   }
+  bool computes_on_host() const override {
+    return call("computes_on_host", [&] { return role_->computes_on_host(); });
+  }
+  std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override {
+    return checked("plan", call("plan", [&] { return role_->plan(largest); }));
+  }
+  std::vector<PlanLine> in_use() override {
+    return checked("in_use", call("in_use", [&] { return role_->in_use(); }));
+  }
+  std::optional<DeviceRoom> room() override {
+    return call("room", [&] { return role_->room(); });
+  }
   Device& device() override {
     Device& device = call("device", [&]() -> Device& { return role_->device(); });
     if (!device_) device_.emplace(guard_, device);

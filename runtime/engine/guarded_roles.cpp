@@ -25,6 +25,9 @@ class GuardedParameters final : public Guarded<Parameters> {
   std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
     return checked("plan", call("plan", [&] { return role_->plan(table, placement); }));
   }
+  std::vector<CollectiveUse> exchanges(const ParameterTable& table, const Placement& placement) const override {
+    return checked(call("exchanges", [&] { return role_->exchanges(table, placement); }));
+  }
   void start(const StartContext& context) override {
     placement_ = &context.placement;
     call("start", [&] { role_->start(context); });
@@ -194,6 +197,9 @@ class GuardedExperts final : public Guarded<Experts> {
   }
   std::vector<PlanLine> plan(const ExpertSizes& s) const override {
     return checked("plan", call("plan", [&] { return role_->plan(s); }));
+  }
+  std::vector<CollectiveUse> exchanges(const ExpertSizes& s) const override {
+    return checked(call("exchanges", [&] { return role_->exchanges(s); }));
   }
   void start(const ExpertsStart& start) override {
     call("start", [&] { role_->start(start); });

@@ -23,10 +23,11 @@ void initial_weights(const Parameter& parameter, std::uint64_t seed, double init
 
 namespace {
 
+constexpr std::int64_t chunk = 1 << 22;  // elements that are made at a time
+
 // Fills every fragment piece by piece: make(parameter, first element, values).
 template <class Make>
 void fill(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments, Make make) {
-  constexpr std::int64_t chunk = 1 << 22;
   std::int64_t largest = 0;
   for (const OwnedFragment& fragment : fragments) largest = std::max(largest, fragment.where.count);
   const std::int64_t elements = std::min(largest, chunk);
@@ -46,6 +47,13 @@ void fill(Device& device, const ParameterTable& table, std::span<const OwnedFrag
 }
 
 }  // namespace
+
+std::vector<PlanLine> initial_weights_plan(std::span<const Fragment> owned) {
+  std::int64_t largest = 0;
+  for (const Fragment& fragment : owned) largest = std::max(largest, fragment.count);
+  return {{"initial weights", Place::host, static_cast<std::uint64_t>(std::min(largest, chunk)) * sizeof(float),
+           Lifetime::start}};
+}
 
 void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
                 std::uint64_t seed, double initializer_range, int threads) {

@@ -17,6 +17,9 @@ class HuggingfaceWeights;  // checkpoint/huggingface.h
 void initial_weights(const Parameter& parameter, std::uint64_t seed, double initializer_range, std::int64_t begin,
                      std::span<float> out);
 
+// Host memory that both of the following take while they run.
+std::vector<PlanLine> initial_weights_plan(std::span<const Fragment> owned);
+
 // Fills every owned fragment on the device, by so many host threads. Waits for the copies.
 void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
                 std::uint64_t seed, double initializer_range, int threads = 1);

@@ -102,6 +102,19 @@ std::vector<PlanLine> MatrixStep::plan(const MatrixWork& work, const OperatorSet
           {"matrix workspace", Place::device, workspace_bytes(work, operators)}};
 }
 
+std::vector<CollectiveUse> MatrixStep::exchanges(const MatrixWork& work) {
+  std::int64_t exchanged = 0, broadcast = 0;
+  for (const auto* rounds : {&work.travelling(), &work.resident()}) {
+    for (const MatrixRound& round : *rounds) {
+      exchanged = std::max({exchanged, round.exchange.sent_elements(), round.exchange.received_elements()});
+      for (const ElementRange& range : round.broadcast) broadcast = std::max(broadcast, range.count);
+    }
+  }
+  const auto bytes = [](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * sizeof(float); };
+  return {{"shard", CollectiveKind::all_to_all, bytes(exchanged)},
+          {"replicate", CollectiveKind::broadcast, bytes(broadcast)}};
+}
+
 std::vector<MatrixStep::Part> MatrixStep::slice_parts(const MatrixRound& round, const TensorView& buffer) const {
   std::vector<Part> parts;
   for (const MatrixPart& part : round.parts) {

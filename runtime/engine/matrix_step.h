@@ -42,6 +42,7 @@ class MatrixStep {
   MatrixStep(const MatrixWork& work, const ParameterTable& table, std::span<const UpdateTarget> targets,
              Backend& backend, Communicator& shard, Communicator& replicate);
   static std::vector<PlanLine> plan(const MatrixWork& work, const OperatorSet& operators);
+  static std::vector<CollectiveUse> exchanges(const MatrixWork& work);
 
   // `other`: work for the compute stream that may run while the first round travels.
   void run(const UpdateScalars& scalars, const std::function<void()>& other);

@@ -100,7 +100,8 @@ std::vector<PlanLine> Pass::plan(const PassParts& parts, const PassLimits& limit
                                  {"activations of one block", Place::device, sizes.made_again},
                                  {"workspace", Place::device, sizes.workspace},
                                  {"activation gradients", Place::device, sizes.gradients},
-                                 {"routing", Place::device, sizes.routing}};
+                                 {"routing", Place::device, sizes.routing},
+                                 {"rope cache (host)", Place::host, sizes.rope, Lifetime::start}};
   const auto inputs = static_cast<std::int64_t>(parts.table.blocks().size()) * limits.microbatches_per_gather;
   for (PlanLine& line : parts.activations.plan(inputs, sizes.input)) lines.push_back(std::move(line));
   for (PlanLine& line : parts.experts.plan(expert_sizes(parts, limits))) lines.push_back(std::move(line));

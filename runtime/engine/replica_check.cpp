@@ -52,6 +52,11 @@ std::vector<PlanLine> ReplicaCheck::plan(const ParameterTable& table, const Mesh
   return {{purpose, Place::device, bytes_for(weights + biases)}};
 }
 
+std::vector<CollectiveUse> ReplicaCheck::exchanges(const ParameterTable& table, std::span<const Fragment> owned) {
+  return {{"replicate", CollectiveKind::all_reduce, bytes_for(owned.size())},
+          {"world", CollectiveKind::all_reduce, bytes_for(table.buffers().size())}};
+}
+
 ReplicaCheck::ReplicaCheck(const ParameterTable& table, Backend& backend, Communicator& replicate, Communicator& world,
                            std::span<const OwnedFragment> fragments, const TensorView& biases)
     : table_(table),

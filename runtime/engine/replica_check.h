@@ -18,6 +18,7 @@ class ReplicaCheck {
   static bool wanted(const Job& job);
   static std::vector<PlanLine> plan(const ParameterTable& table, const MeshShape& mesh,
                                     std::span<const Fragment> owned);
+  static std::vector<CollectiveUse> exchanges(const ParameterTable& table, std::span<const Fragment> owned);
 
   // Allocates. What nobody else holds is not compared: weights of one replica, biases of one rank. `biases`: f32
   // [layers, E], every layer's of table.buffers(), or empty. All arguments outlive the check.

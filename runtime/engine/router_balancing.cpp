@@ -53,6 +53,13 @@ std::vector<PlanLine> RouterBalancing::plan(const Model& model, const ParameterT
       {"router balancing (host)", Place::host, sizeof(double) + static_cast<std::uint64_t>(layers) * sizeof(float)}};
 }
 
+// The sum of a step's load is the largest.
+std::vector<CollectiveUse> RouterBalancing::exchanges(const Model& model, const ParameterTable& table) {
+  const std::uint64_t layers = moe_layers(table).size();
+  if (layers == 0) return {};
+  return {{"world", CollectiveKind::all_reduce, (layers * (model.num_experts() + 1) + 1) * sizeof(double)}};
+}
+
 RouterBalancing::RouterBalancing(const Model& model, const ParameterTable& table, Backend& backend, Communicator& world,
                                  int microbatches)
     : backend_(backend),

@@ -25,6 +25,7 @@ class RouterBalancing {
   RouterBalancing(const Model& model, const ParameterTable& table, Backend& backend, Communicator& world,
                   int microbatches);
   static std::vector<PlanLine> plan(const Model& model, const ParameterTable& table, int microbatches);
+  static std::vector<CollectiveUse> exchanges(const Model& model, const ParameterTable& table);
 
   // Of a MoE layer: f32 [E], what its router chooses by besides its scores; empty where the model has none.
   TensorView bias(int layer) const;

@@ -32,6 +32,8 @@ std::vector<PlanLine> StepScalars::plan(std::int64_t more, std::int64_t shared) 
           {"step scalars (host)", Place::host, own}};
 }
 
+std::vector<CollectiveUse> StepScalars::exchanges() { return {{"world", CollectiveKind::all_reduce, value_bytes}}; }
+
 void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {
   clear(valid_targets, stop_requested);
   sum_targets();

@@ -130,7 +130,19 @@ std::vector<PlanLine> Trainer::plan() const {
   if (evaluates_) add(StepScalars::plan());
   add(RoutingTape::plan(job_));
   if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::plan(engine_.table(), engine_.context().mesh, owned));
+  add(initial_weights_plan(owned));
   return lines;
+}
+
+std::vector<PlanLine> Trainer::backend_plan() const {
+  std::vector<CollectiveUse> uses = engine_.exchanges(limits_);
+  const auto add = [&](std::vector<CollectiveUse> more) {
+    for (CollectiveUse& use : more) uses.push_back(std::move(use));
+  };
+  add(StepScalars::exchanges());
+  add(MatrixStep::exchanges(matrix_work_));
+  if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::exchanges(engine_.table(), engine_.owned()));
+  return engine_.backend().plan(largest_of(std::move(uses), engine_.context().mesh.expert));
 }
 
 void Trainer::start(bool resume_run, const ChangesSince& changes) {

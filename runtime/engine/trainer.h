@@ -31,8 +31,9 @@ class Trainer {
   ~Trainer() { engine_.settle(); }
 
   const Schedule& schedule() const { return schedule_; }  // of a step
-  // Memory of this rank by purpose.
+  // Memory of this rank by purpose: what comes from the device's arenas, and what the backend takes beside them.
   std::vector<PlanLine> plan() const;
+  std::vector<PlanLine> backend_plan() const;
   // Device, communicators, memory; weights from the seed or the job's initial_weights, or from the newest complete
   // checkpoint when `resume` is set and there is one.
   void start(bool resume, const ChangesSince& changes = {});
@@ -40,6 +41,8 @@ class Trainer {
   TrainingEnd train();
 
   const TrainingProgress& progress() const { return progress_; }
+  const std::vector<std::string>& optimizer_names() const { return optimizer_names_; }  // of each parameter
+  const MatrixWork& matrix_work() const { return matrix_work_; }
   Engine& engine() { return engine_; }
   const OptimizerStep& optimizer() const { return *optimizer_; }  // once started
 

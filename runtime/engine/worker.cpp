@@ -1,14 +1,19 @@
 #include "runtime/engine/worker.h"
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
 #include "runtime/base/log.h"
+#include "runtime/base/replace_file.h"
 #include "runtime/checkpoint/run_lock.h"
 #include "runtime/config/job.h"
 #include "runtime/config/resume.h"
 #include "runtime/config/validate.h"
+#include "runtime/engine/admit.h"
+#include "runtime/engine/memory_report.h"
 #include "runtime/engine/trainer.h"
 #include "runtime/plugin/registry.h"
 #include "runtime/telemetry/console_observer.h"
@@ -56,7 +61,24 @@ class ControlledRun : public RunControl {
 void print_tables(Trainer& trainer, const Job& job, RunControl& control) {
   for (const std::string& remark : remarks_on(job)) control.console("note: " + remark);
   control.console(parameter_table_text(trainer.engine().table(), job.training().sequence_length()));
-  control.console(memory_plan_text(trainer.plan()));
+  control.console(memory_plan_text(whole_plan(trainer)));
+}
+
+// The plan of the rank that took most beside what it took, on the console and in the run folder. Collective.
+void report_memory(Trainer& trainer, const Job& job, Rendezvous& rendezvous, RunControl& control) {
+  const std::optional<MemoryReport> report = largest_report(rendezvous, measured_report(trainer));
+  if (!report) return;
+  control.console(memory_report_text(*report));
+  try {
+    control.confirm_owner();
+    ReplacedFile file(std::filesystem::path(job.run_dir()) / "memory.json");
+    std::ofstream stream(file.partial());
+    stream << to_json_line(*report) << '\n' << std::flush;
+    if (!stream) fail(ErrorKind::resource, "cannot write {}", file.partial().string());
+    file.commit();
+  } catch (const Error& error) {
+    log_warning("memory.json: {}", error.what());
+  }
 }
 
 // What changed against the job that wrote a checkpoint, as text; throws where it cannot be.
@@ -71,7 +93,7 @@ std::vector<std::string> changes_since(const LoadedState& checkpoint, const Load
 }  // namespace
 
 int run_worker(const WorkerContext& worker) {
-  const Job& job = worker.job.job;
+  Job job = worker.job.job;  // admission may change its offload fraction
   ControlledRun control(worker);
   control.phase("loading plugins", 0);
   PluginRegistry plugins(worker.trail);
@@ -86,11 +108,17 @@ int run_worker(const WorkerContext& worker) {
     observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(job.run_dir()));
     for (auto& [name, observer] : make_observers(job, plugins, context)) observers.add(name, std::move(observer));
   }
-  Trainer trainer(make_roles(job, plugins, context), context, worker.control, control, observers);
+  const std::unique_ptr<Trainer> admitted =
+      Admitter(job, context, worker.site, worker.control, control, [&] {
+        return std::make_unique<Trainer>(make_roles(job, plugins, context), context, worker.control, control,
+                                         observers);
+      }).admit();
+  Trainer& trainer = *admitted;
   if (context.rank == 0) print_tables(trainer, job, control);
   trainer.start(worker.resume, [&](const LoadedState& checkpoint) { return changes_since(checkpoint, worker.job); });
   log_info("{}", trainer.engine().device().description());
   const TrainingEnd end = trainer.train();
+  report_memory(trainer, job, worker.control, control);
   control.phase("end", trainer.progress().step);
   return end == TrainingEnd::finished ? 0 : static_cast<int>(ErrorKind::interrupted);
 }

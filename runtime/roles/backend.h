@@ -4,9 +4,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "runtime/comm/collective_use.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/rendezvous.h"
 #include "runtime/device/device.h"
@@ -14,6 +17,13 @@
 #include "runtime/roles/context.h"
 
 namespace ananke {
+
+// What a device has at this moment, for all who use it.
+struct DeviceRoom {
+  std::string name;  // "GPU-5a4b..."
+  std::uint64_t free = 0, total = 0;
+  std::uint64_t taken = 0;  // of the plan's bytes: what the backend has already, and is not free any more
+};
 
 class Backend {
  public:
@@ -25,6 +35,15 @@ class Backend {
   // (training.deterministic), in a line; empty where that cannot be promised. Pure until operators() was called, then
   // with what was found there.
   virtual std::string determinism() const { return ""; }
+  // Is its device's memory the host's? Pure.
+  virtual bool computes_on_host() const { return false; }
+  // Memory that it takes itself: its process, its device's context, and what collectives need beside the caller's
+  // tensors. `largest`: one entry at most per axis and kind. Pure.
+  virtual std::vector<PlanLine> plan(std::span<const CollectiveUse> /*largest*/) const { return {}; }
+  // Of the lines of plan() those that no arena's ledger has, as they are now. After the start.
+  virtual std::vector<PlanLine> in_use() { return {}; }
+  // Opens the device. Nothing where its memory is the host's, or nobody can say.
+  virtual std::optional<DeviceRoom> room() { return std::nullopt; }
   // Opens the device on first call. Host thread.
   virtual Device& device() = 0;
   // Complete: every pointer set. Owned by the backend.

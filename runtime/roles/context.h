@@ -45,11 +45,16 @@ struct StartContext {
 
 enum class Place { device, host };
 
+// From when to when memory is taken. run: from the start to the end. use: from the first use in a step, which may be a
+// late one, to the end. start: given back before the first step.
+enum class Lifetime { run, use, start };
+
 // One line of the memory plan, printed before anything is allocated.
 struct PlanLine {
   std::string purpose;
   Place place = Place::device;
   std::uint64_t bytes = 0;
+  Lifetime lifetime = Lifetime::run;
 };
 
 }  // namespace ananke

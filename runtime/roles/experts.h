@@ -117,6 +117,7 @@ class Experts {
   virtual std::size_t chunk_saved(const ExpertSizes&) const { return 0; }      // bytes, per chunk of those
   virtual std::size_t workspace(const ExpertSizes&) const { return 0; }        // bytes
   virtual std::vector<PlanLine> plan(const ExpertSizes&) const { return {}; }  // of what start() allocates
+  virtual std::vector<CollectiveUse> exchanges(const ExpertSizes&) const { return {}; }  // what it sends at most
 
   virtual void start(const ExpertsStart& start) = 0;
   virtual void begin(Stream& compute, const ExpertExchange& a) = 0;

@@ -65,6 +65,10 @@ class Parameters {
   virtual bool gathers_into(DType type) const { return type == DType::f32; }
   // Pure: no device, no peers.
   virtual std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const = 0;
+  // What it sends at most. Pure.
+  virtual std::vector<CollectiveUse> exchanges(const ParameterTable& /*table*/, const Placement& /*placement*/) const {
+    return {};
+  }
   // Allocates. Master copies hold zeros.
   virtual void start(const StartContext& context) = 0;
   // What this rank owns, in the placement's order. Every replica holds equal values.

@@ -64,6 +64,7 @@ std::string value_of(const Message& message, const FieldDescriptor* field) {
   const auto* reflection = message.GetReflection();
   if (field->is_repeated()) return list_of(message, field);
   switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32: return std::to_string(reflection->GetUInt32(message, field));
     case FieldDescriptor::CPPTYPE_UINT64: return std::to_string(reflection->GetUInt64(message, field));
     case FieldDescriptor::CPPTYPE_DOUBLE: return number(reflection->GetDouble(message, field));
     case FieldDescriptor::CPPTYPE_BOOL: return reflection->GetBool(message, field) ? "true" : "false";

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <map>
 
+#include "ananke/memory.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/model/parameter_table.h"
@@ -77,8 +78,9 @@ std::string memory_plan_text(std::span<const PlanLine> lines) {
   std::map<std::pair<Place, std::string>, std::uint64_t> sums;
   std::map<Place, std::uint64_t> totals;
   for (const PlanLine& line : lines) {
-    sums[{line.place, line.purpose}] += line.bytes;
-    totals[line.place] += line.bytes;
+    const bool passes = line.lifetime == Lifetime::start;
+    sums[{line.place, passes ? line.purpose + ", at the start only" : line.purpose}] += line.bytes;
+    if (!passes) totals[line.place] += line.bytes;
   }
   std::vector<std::pair<std::pair<Place, std::string>, std::uint64_t>> sorted(sums.begin(), sums.end());
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -87,6 +89,37 @@ std::string memory_plan_text(std::span<const PlanLine> lines) {
   for (const auto& [key, bytes] : sorted) rows.push_back({key.second, place_name(key.first), format_bytes(bytes)});
   for (const auto& [place, bytes] : totals) rows.push_back({"sum", place_name(place), format_bytes(bytes)});
   return aligned(rows);
+}
+
+std::string memory_report_text(const MemoryReport& report) {
+  const bool measured = report.has_device_measured();
+  std::vector<std::vector<std::string>> rows = {{fmt::format("memory of rank {}", report.rank()), "place", "planned"}};
+  if (measured) rows[0].insert(rows[0].end(), {"measured", "of plan"});
+  const auto add = [&](const std::string& what, const std::string& place, std::uint64_t planned, bool known,
+                       std::uint64_t bytes) {
+    std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{what, place, format_bytes(planned)});
+    if (!measured) return;
+    row.push_back(known ? format_bytes(bytes) : "?");
+    const double ratio = static_cast<double>(bytes) / static_cast<double>(planned);
+    row.push_back(known && planned > 0 ? fmt::format("{:.1f}%", 100 * ratio) : "");
+  };
+  for (const MemoryLine& line : report.line()) {
+    const bool passes = line.lifetime() == lifetime_name(Lifetime::start);
+    add(passes ? line.purpose() + ", at the start only" : line.purpose(), line.place(), line.planned(),
+        line.has_measured(), line.measured());
+  }
+  add("sum", "device", report.device_planned(), true, report.device_measured());
+  add("sum", "host", report.host_planned(), true, report.host_measured());
+  return aligned(rows);
+}
+
+const char* lifetime_name(Lifetime lifetime) {
+  switch (lifetime) {
+    case Lifetime::run: return "run";
+    case Lifetime::use: return "use";
+    case Lifetime::start: return "start";
+  }
+  return "";
 }
 
 std::string ledger_text(const std::string& name, std::span<const Arena::Line> lines, std::uint64_t peak) {

@@ -19,6 +19,7 @@
 #include "runtime/comm/rank_threads.h"
 #include "runtime/data/sequential_batches.h"
 #include "runtime/engine/initial_weights.h"
+#include "runtime/engine/memory_report.h"
 #include "runtime/engine/trainer.h"
 #include "runtime/plugin/catalog.h"
 #include "runtime/plugin/note.h"
@@ -177,7 +178,9 @@ void expect_equal_replicas(Trainer& trainer, const RunResult& result) {
 // What is in use after the start is what was announced before it, purpose by purpose.
 void expect_planned(Trainer& trainer) {
   std::map<std::string, std::uint64_t> planned, used;
-  for (const PlanLine& line : trainer.plan()) planned[line.purpose] += line.bytes;
+  for (const PlanLine& line : trainer.plan()) {
+    if (line.lifetime == Lifetime::run) planned[line.purpose] += line.bytes;
+  }
   Device& device = trainer.engine().device();
   std::set<Arena*> arenas = {&device.memory(), &device.host_memory()};
   for (Arena* arena : arenas) {
@@ -188,7 +191,7 @@ void expect_planned(Trainer& trainer) {
 }
 
 template <class Work>
-void run_ranks(const Job& job, const RunRequest& request, Work work) {
+void run_registries(const Job& job, const RunRequest& request, Work work) {
   const std::vector<FoundPlugin> plugins = plugins_of_build(job, request);
   // Stated, since ThreadSanitizer cannot see the lock under which protobuf makes a string's default at its first use.
   Site site;
@@ -198,6 +201,13 @@ void run_ranks(const Job& job, const RunRequest& request, Work work) {
     PluginRegistry registry;
     for (const FoundPlugin& plugin : plugins) registry.load(plugin.note->name(), plugin.file);
     const RoleContext context{job, site, request.mesh, rank, request.mesh.ranks()};
+    work(context, registry, rendezvous);
+  });
+}
+
+template <class Work>
+void run_ranks(const Job& job, const RunRequest& request, Work work) {
+  run_registries(job, request, [&](const RoleContext& context, PluginRegistry& registry, Rendezvous& rendezvous) {
     work(context, make_roles(job, registry, context), rendezvous);
   });
 }
@@ -213,6 +223,12 @@ RunResult run_trainers(Job job, const RunRequest& request, bool trains) {
     trainer.start(request.resume);
     expect_planned(trainer);
     if (trains) trainer.train();
+    const MemoryReport memory = measured_report(trainer);
+    {
+      std::lock_guard lock(mutex);
+      result.memory.resize(static_cast<std::size_t>(context.mesh.ranks()));
+      result.memory[static_cast<std::size_t>(context.rank)] = memory;
+    }
     collect_weights(trainer.engine(), mutex, result.weights);
     collect_states(trainer, mutex, result.states);
     rendezvous.exchange("all collected", {}, "");
@@ -371,6 +387,15 @@ void run_roles(const Job& job, const MeshShape& mesh,
                const std::function<void(const RoleContext&, EngineRoles&, Rendezvous&)>& work) {
   run_ranks(job, {mesh}, [&](const RoleContext& context, EngineRoles roles, Rendezvous& rendezvous) {
     work(context, roles, rendezvous);
+    rendezvous.exchange("test done", {}, "");
+  });
+}
+
+void run_makers(const Job& job, const MeshShape& mesh,
+                const std::function<void(const RoleContext&, const std::function<EngineRoles()>&, Rendezvous&)>& work) {
+  run_registries(job, {mesh}, [&](const RoleContext& context, PluginRegistry& registry, Rendezvous& rendezvous) {
+    work(
+        context, [&] { return make_roles(context.job, registry, context); }, rendezvous);
     rendezvous.exchange("test done", {}, "");
   });
 }

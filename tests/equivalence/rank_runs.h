@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ananke/job.pb.h"
+#include "ananke/memory.pb.h"
 #include "ananke/telemetry.pb.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/roles/backend.h"
@@ -32,6 +33,7 @@ struct RunResult {
   // Whole parameters after the last step, and router biases (which every rank must hold the same bits of).
   std::map<std::string, std::vector<float>> weights;
   std::map<std::string, std::vector<float>> states;  // "<parameter> <state>" of the optimizer, whole
+  std::vector<MemoryReport> memory;                  // by rank, at the end
 };
 
 struct RunRequest {
@@ -73,6 +75,10 @@ void run_backends(int ranks, const std::function<void(int rank, Backend& backend
 // Only a job's roles: work(context, roles, rendezvous) on one thread per rank of the mesh.
 void run_roles(const Job& job, const MeshShape& mesh,
                const std::function<void(const RoleContext&, EngineRoles&, Rendezvous&)>& work);
+
+// What makes a job's roles, as often as it is called: work(context, make, rendezvous) on one thread per rank.
+void run_makers(const Job& job, const MeshShape& mesh,
+                const std::function<void(const RoleContext&, const std::function<EngineRoles()>&, Rendezvous&)>& work);
 
 // Largest difference over the largest element of `wanted`; infinity where a value is no number.
 double relative_difference(const std::vector<float>& got, const std::vector<float>& wanted);

@@ -3,6 +3,7 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include "ananke/memory.pb.h"
 #include "ananke/model.pb.h"
 #include "runtime/model/parameter_table.h"
 
@@ -29,6 +30,41 @@ TEST(Tables, PlanAddsUpLinesOfOnePurposeAndPutsTheLargestFirst) {
             "weights               host     100 B\n"
             "sum                 device  6.00 KiB\n"
             "sum                   host     100 B\n");
+}
+
+TEST(Tables, WhatIsGivenBackBeforeTheFirstStepIsNotInTheSums) {
+  const std::vector<PlanLine> lines = {{"weights", Place::device, 1024},
+                                       {"landing", Place::device, 512, Lifetime::use},
+                                       {"staging", Place::host, 4096, Lifetime::start}};
+  EXPECT_EQ(memory_plan_text(lines),
+            "memory of one rank           place   planned\n"
+            "staging, at the start only    host  4.00 KiB\n"
+            "weights                     device  1.00 KiB\n"
+            "landing                     device     512 B\n"
+            "sum                         device  1.50 KiB\n");
+}
+
+TEST(Tables, AReportHasWhatWasMeasuredBesideThePlan) {
+  MemoryReport report;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"(rank: 3 device_planned: 1024 host_planned: 0
+         line { purpose: "weights" place: "device" lifetime: "run" planned: 1024 }
+         line { purpose: "staging" place: "host" lifetime: "start" planned: 10 })",
+      &report));
+  EXPECT_EQ(memory_report_text(report),
+            "memory of rank 3             place   planned\n"
+            "weights                     device  1.00 KiB\n"
+            "staging, at the start only    host      10 B\n"
+            "sum                         device  1.00 KiB\n"
+            "sum                           host       0 B\n");
+  report.mutable_line(0)->set_measured(512);
+  report.set_device_measured(512);
+  EXPECT_EQ(memory_report_text(report),
+            "memory of rank 3             place   planned  measured  of plan\n"
+            "weights                     device  1.00 KiB     512 B    50.0%\n"
+            "staging, at the start only    host      10 B         ?         \n"
+            "sum                         device  1.00 KiB     512 B    50.0%\n"
+            "sum                           host       0 B       0 B         \n");
 }
 
 TEST(Tables, LedgerHasSumAndPeak) {

@@ -1,0 +1,132 @@
+// Memory of whole jobs: the plan that needs nothing, admission before anything is allocated, and what a run took.
+#include <google/protobuf/util/json_util.h>
+#include <gtest/gtest.h>
+
+#include "ananke/memory.pb.h"
+#include "runtime/base/error.h"
+#include "tests/runtime/memory/node_trees.h"
+#include "tests/system/command_process.h"
+#include "tests/temporary_folder.h"
+
+namespace ananke {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Some tens of MiB a rank.
+constexpr const char* job_text = R"(
+name: "small"
+run_dir: "set by the test"
+model { vocab_size: 2048 hidden_size: 256 num_hidden_layers: 4 num_attention_heads: 4 num_key_value_heads: 2
+        num_experts: 8 num_experts_per_tok: 2 moe_intermediate_size: 256 }
+training { steps: 3 sequence_length: 256 rows_per_step: 4 }
+data { generated { documents: 64 shortest: 4 longest: 300 branches: 2 } }
+optimizer { use: "adamw" }
+)";
+
+class MemoryTest : public ::testing::Test {
+ protected:
+  MemoryTest() { folder_.write("job.textproto", job_text); }
+
+  fs::path run_dir() const { return folder_.path() / "run"; }
+  int run(const std::vector<std::string>& more) {
+    std::vector<std::string> words{"run", (folder_.path() / "job.textproto").string(), "--run-dir", run_dir().string()};
+    words.insert(words.end(), more.begin(), more.end());
+    CommandProcess job(words, folder_.path() / "output");
+    const int code = job.wait();
+    output_ = job.output();
+    return code;
+  }
+  void expect_says(const std::string& text) const {
+    EXPECT_NE(output_.find(text), std::string::npos) << text << " is not in\n" << output_;
+  }
+  // A site whose node is a recorded one, with as much of it kept back.
+  std::string site(const std::string& tree, const std::string& reserve) {
+    unpack_tree(tree, folder_.path() / tree);
+    return folder_
+        .write("site.textproto", "name: \"recorded\" memory { root: \"" + (folder_.path() / tree).string() +
+                                     "\" reserve: \"" + reserve + "\" }")
+        .string();
+  }
+  MemoryReport report() const {
+    MemoryReport report;
+    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(text_of(run_dir() / "memory.json"), &report).ok());
+    return report;
+  }
+
+  TemporaryFolder folder_;
+  std::string output_;
+};
+
+TEST_F(MemoryTest, APolicyThatIsNoneIsRefused) {
+  EXPECT_EQ(run({"--admission", "perhaps"}), static_cast<int>(ErrorKind::usage));
+  expect_says("--admission perhaps is none of refuse, reduce_offload, use_spares, off");
+  EXPECT_EQ(run({"--admission", "use_spares"}), static_cast<int>(ErrorKind::config));
+  expect_says("memory.admission");
+  EXPECT_FALSE(fs::exists(run_dir()));
+}
+
+TEST_F(MemoryTest, ThePlanIsPrintedAndNothingHappens) {
+  EXPECT_EQ(run({"--ranks", "2", "--print-memory"}), 0) << output_;
+  expect_says("small: 2 ranks, 2 on a node; planned for all of them");
+  for (const char* purpose : {"memory of rank 0", "weights", "optimizer state", "block inputs", "checkpoint staging",
+                              "shared outboxes", "process", "host memory of this machine, all 2 ranks on it: "}) {
+    expect_says(purpose);
+  }
+  EXPECT_FALSE(fs::exists(run_dir()));
+}
+
+TEST_F(MemoryTest, AJobThatDoesNotFitIsRefusedBeforeItAllocates) {
+  const std::string small = site("leak_150", "500 GiB");
+  EXPECT_EQ(run({"--ranks", "2", "--site", small}), static_cast<int>(ErrorKind::resource)) << output_;
+  expect_says("the job does not fit into the memory of its nodes");
+  expect_says("NUMA node");
+  expect_says("for the site's support:");
+  expect_says("unattributed (nobody accounts for it)");
+  EXPECT_EQ(text_of(run_dir() / "steps.jsonl"), "");
+  EXPECT_EQ(run({"--ranks", "2", "--site", small, "--print-memory"}), 0);
+  expect_says("all 2 ranks on it: DOES NOT FIT");
+}
+
+TEST_F(MemoryTest, OffGoesOnWithAWarning) {
+  EXPECT_EQ(run({"--ranks", "2", "--site", site("no_meminfo", "0")}), static_cast<int>(ErrorKind::resource));
+  expect_says("cannot be judged: node ");
+  fs::remove_all(run_dir());
+  EXPECT_EQ(run({"--ranks", "2", "--site", site("no_meminfo", "0"), "--admission", "off"}), 0) << output_;
+  expect_says("warning: memory.admission is OFF, and the job goes on although it may not fit into memory:");
+}
+
+TEST_F(MemoryTest, WhatARunTookStandsBesideItsPlan) {
+  for (const char* transport : {"SHARED_MEMORY", "GLOO"}) {
+    fs::remove_all(run_dir());
+    ASSERT_EQ(run({"--ranks", "4", "--set", std::string("plugins.backend_host.transport=") + transport, "--set",
+                   "plugins.backend_host.threads=1"}),
+              0)
+        << output_;
+    expect_says("of plan");
+    const MemoryReport all = report();
+    EXPECT_EQ(all.ranks(), 4U);
+    const double planned = static_cast<double>(all.device_planned() + all.host_planned());
+    const double taken = static_cast<double>(all.device_measured() + all.host_measured());
+    EXPECT_NEAR(taken / planned, 1, 0.05) << transport << "\n" << output_;
+  }
+}
+
+// The job of site/jupiter: 950 B parameters on 384 ranks, on any machine.
+TEST_F(MemoryTest, TheYardstickIsPlannedWithoutItsMachine) {
+  if (!fs::exists(ANANKE_BINARY_DIR "/lib/ananke/backend_cuda.so")) GTEST_SKIP() << "built without CUDA";
+  CommandProcess plan({"run", ANANKE_SOURCE_DIR "/site/jupiter/jobs/yardstick.textproto", "--site",
+                       ANANKE_SOURCE_DIR "/site/jupiter/site.textproto", "--print-memory"},
+                      folder_.path() / "output");
+  EXPECT_EQ(plan.wait(std::chrono::seconds(60)), 0) << plan.output();
+  output_ = plan.output();
+  expect_says("yardstick: 384 ranks, 4 on a node");
+  for (const char* line : {"block inputs", "weights", "gradients", "optimizer state", "gather slots", "workspace"}) {
+    expect_says(line);
+  }
+  expect_says("of a rank: DOES NOT FIT into 95.0 GiB");
+  expect_says("fits into 108 GiB");
+}
+
+}  // namespace
+}  // namespace ananke
