@@ -32,7 +32,9 @@ std::vector<PlanLine> StepScalars::plan(std::int64_t more, std::int64_t shared) 
           {"step scalars (host)", Place::host, own}};
 }
 
-std::vector<CollectiveUse> StepScalars::exchanges() { return {{"world", CollectiveKind::all_reduce, value_bytes}}; }
+std::vector<CollectiveUse> StepScalars::exchanges(std::int64_t shared) {
+  return {{"world", CollectiveKind::all_reduce, static_cast<std::uint64_t>(own_values + shared) * value_bytes}};
+}
 
 void StepScalars::begin(std::int64_t valid_targets, bool stop_requested) {
   clear(valid_targets, stop_requested);

@@ -17,7 +17,7 @@ class StepScalars {
   // ranks together with the targets.
   StepScalars(Backend& backend, Communicator& world, std::int64_t more = 0, std::int64_t shared = 0);
   static std::vector<PlanLine> plan(std::int64_t more = 0, std::int64_t shared = 0);
-  static std::vector<CollectiveUse> exchanges();
+  static std::vector<CollectiveUse> exchanges(std::int64_t shared = 0);
 
   // Before the first backward: sums the ranks' target counts; loss_scale() becomes 1 / that. Clears loss and square
   // sum.

@@ -139,7 +139,7 @@ std::vector<PlanLine> Trainer::backend_plan() const {
   const auto add = [&](std::vector<CollectiveUse> more) {
     for (CollectiveUse& use : more) uses.push_back(std::move(use));
   };
-  add(StepScalars::exchanges());
+  add(StepScalars::exchanges(StepWork::slots(engine_.context().mesh.ranks())));
   add(MatrixStep::exchanges(matrix_work_));
   if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::exchanges(engine_.table(), engine_.owned()));
   return engine_.backend().plan(largest_of(std::move(uses), engine_.context().mesh.expert));
