@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/memory/kernel_text.h"
+
 namespace ananke {
 namespace {
 
@@ -23,34 +25,6 @@ constexpr int most_nodes = 1024;
 constexpr std::size_t most_pages = 512;  // looked at
 
 using NodeMask = std::array<unsigned long, most_nodes / (8 * sizeof(unsigned long))>;
-
-// Is a CPU of this thread's mask in a list as "0-7,16,18-19"? -1: no such list.
-int any_of_list(const std::string& text, const cpu_set_t& mask) {
-  std::string_view rest = text;
-  const auto number = [&] {
-    int value = -1;
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-    return error == std::errc{} ? value : -1;
-  };
-  while (!rest.empty()) {
-    const int first = number();
-    if (first < 0) return -1;
-    int last = first;
-    if (rest.starts_with('-')) {
-      rest.remove_prefix(1);
-      last = number();
-    }
-    for (int cpu = first; cpu <= last && cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(static_cast<std::size_t>(cpu), &mask)) return 1;
-    }
-    if (rest.starts_with(','))
-      rest.remove_prefix(1);
-    else if (!rest.empty())
-      return -1;
-  }
-  return 0;
-}
 
 }  // namespace
 
@@ -61,12 +35,16 @@ int numa_node_of_process(const std::filesystem::path& sys) {
   int found = -1;
   for (int node = 0; node < most_nodes; ++node) {
     std::ifstream file(sys / fmt::format("devices/system/node/node{}/cpulist", node));
-    std::string list;
+    std::string text;
     if (!file) continue;
-    std::getline(file, list);
-    const int any = any_of_list(list, mask);
-    if (any < 0 || (any > 0 && found >= 0)) return -1;
-    if (any > 0) found = node;
+    std::getline(file, text);
+    const auto cpus = parse_number_list(text);
+    if (!cpus) return -1;
+    bool any = false;
+    for (std::size_t cpu = 0; cpu < CPU_SETSIZE && !any; ++cpu)
+      any = CPU_ISSET(cpu, &mask) && contains_number(*cpus, cpu);
+    if (any && found >= 0) return -1;
+    if (any) found = node;
   }
   return found;
 }
