@@ -36,14 +36,15 @@ std::uint64_t PackedOrder::steps_of_a_window(const PackingOptions& options) cons
                "rows of {}, {} a step, {} steps a window, {} rows open", options.row_length, options.rows_per_step,
                options.window_steps, options.open_rows);
   const double step_inputs = static_cast<double>(rows_per_step_) * static_cast<double>(row_length_);
-  double steps = static_cast<double>(options.window_steps), documents_per_input = 0;
+  double steps = static_cast<double>(options.window_steps);
+  double pieces_per_input = 1 / static_cast<double>(row_length_);  // of splitting; and one of each document
   for (std::size_t i = 0; i < pieces_.sources().size(); ++i) {
     const DocumentSource& documents = *pieces_.sources()[i].documents;
     const double share = pieces_.share(i), targets = static_cast<double>(documents.targets());
     steps = std::min(steps, targets / share / step_inputs);
-    documents_per_input += share * static_cast<double>(documents.documents()) / targets;
+    pieces_per_input += share * static_cast<double>(documents.documents()) / targets;
   }
-  steps = std::min(steps, most_pieces / (step_inputs * documents_per_input));
+  steps = std::min(steps, most_pieces / (step_inputs * pieces_per_input));
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(steps));
 }
 

@@ -5,15 +5,19 @@
 // number, documents a minute on one thread, memory. Exits with 1 where a bound below does not hold.
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <numbers>
+#include <vector>
 
 #include "runtime/base/random.h"
 #include "runtime/data/packed_order.h"
 #include "runtime/data/packing_costs.h"
+#include "runtime/data/token_store.h"
 
 namespace ananke {
 namespace {
@@ -53,6 +57,7 @@ struct Case {
   double median;
   std::int64_t row_length, ranks, rows_per_step;
   std::uint64_t steps;
+  bool stored = false;  // in a token store, so that reading its index counts
 };
 
 constexpr double quantile_99 = 2.3263478740408408;  // of the standard normal: 1% of documents lie above
@@ -68,7 +73,32 @@ constexpr Case cases[] = {
     {"two rows a rank", 4'000'000, 1000, 65536, 384, 768, 192},
     {"1e9 documents", 1'000'000'000, 1000, 65536, 384, 384, 192},
     {"rows of 4,096", 4'000'000, 1000, 4096, 64, 512, 512},
+    {"a token store", 2'000'000, 20, 2048, 64, 256, 320, true},
 };
+
+// 1% have 32 times the median or more, as with a median of 1,000 in the other cases.
+double long_length(const Case& c) { return c.stored ? 32.768 * c.median : 32768; }
+
+// A store in a file without a name, once it is open.
+std::unique_ptr<DocumentSource> stored(const DocumentSource& documents) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("packing-{}.h5", getpid());
+  TokenStoreWriter writer(path, "none", "none", -1, 2);
+  std::vector<std::int32_t> tokens;
+  for (std::uint64_t document = 0; document < documents.documents(); ++document) {
+    tokens.assign(documents.length(document), 0);
+    writer.append(tokens);
+    writer.end_document();
+  }
+  writer.finish("made", "none", 0);
+  std::unique_ptr<DocumentSource> store = open_token_store(path, 2);
+  std::filesystem::remove(path);
+  return store;
+}
+
+std::unique_ptr<DocumentSource> documents_of(const Case& c) {
+  auto made = std::make_unique<LogNormalDocuments>(c.documents, c.median, long_length(c), quantile_99);
+  return c.stored ? stored(*made) : std::move(made);
+}
 
 double megabytes() {
   rusage usage{};
@@ -77,7 +107,7 @@ double megabytes() {
 }
 
 StepCosts::Spread sequential(const Case& c) {
-  const LogNormalDocuments documents(c.documents, c.median, 32768, quantile_99);
+  const LogNormalDocuments documents(c.documents, c.median, long_length(c), quantile_99);
   DocumentPieces pieces(documents, 1, "source 0", static_cast<std::uint32_t>(c.row_length));
   SequentialRows rows(static_cast<std::uint32_t>(c.row_length));
   StepCosts costs(c.rows_per_step, c.ranks, static_cast<double>(c.row_length));
@@ -93,7 +123,7 @@ StepCosts::Spread sequential(const Case& c) {
 bool run(const Case& c) {
   const StepCosts::Spread before = sequential(c);
   std::vector<PackingSource> sources;
-  sources.push_back({std::make_unique<LogNormalDocuments>(c.documents, c.median, 32768, quantile_99), 1});
+  sources.push_back({documents_of(c), 1});
   const auto begin = std::chrono::steady_clock::now();
   PackedOrder order(std::move(sources), {.row_length = c.row_length, .rows_per_step = c.rows_per_step, .seed = 1});
   StepCosts attention(c.rows_per_step, c.ranks, static_cast<double>(c.row_length));
