@@ -175,13 +175,29 @@ void dense(Bench& b) {
   });
 }
 
+// Documents of `document` tokens.
+struct Documents {
+  std::int64_t count, longest;
+  TensorView ends, places;
+  double flops;  // of a forward pass; causal: half of all pairs
+  explicit Documents(Bench& b) : count((b.tokens + document - 1) / document), longest(std::min(b.tokens, document)) {
+    std::vector<std::int32_t> ends_at, places_of;
+    for (std::int64_t i = 0; i <= count; ++i) {
+      ends_at.push_back(static_cast<std::int32_t>(std::min(b.tokens, i * document)));
+    }
+    for (std::int64_t i = 0; i < b.tokens; ++i) places_of.push_back(static_cast<std::int32_t>(i % document));
+    ends = b.filled(ends_at, {count + 1});
+    places = b.filled(places_of, {b.tokens});
+    flops = 2.0 * static_cast<double>(b.tokens * longest) * query_heads * head_dim;
+  }
+  Attention::Sizes sizes(const Bench& b) const { return {b.tokens, query_heads, key_heads, head_dim, count, longest}; }
+};
+
 void attend(Bench& b, Attention& attention, const std::string& name) {
-  const std::int64_t t = b.tokens, documents = (t + document - 1) / document, longest = std::min(t, document);
-  std::vector<std::int32_t> ends, places;
-  for (std::int64_t i = 0; i <= documents; ++i) ends.push_back(static_cast<std::int32_t>(std::min(t, i * document)));
-  for (std::int64_t i = 0; i < t; ++i) places.push_back(static_cast<std::int32_t>(i % document));
-  const Attention::Sizes n{t, query_heads, key_heads, head_dim, documents, longest};
-  const Shape queries{t, query_heads, head_dim}, keys{t, key_heads, head_dim}, cache{longest, head_dim / 2};
+  const std::int64_t t = b.tokens;
+  const Documents documents(b);
+  const Attention::Sizes n = documents.sizes(b);
+  const Shape queries{t, query_heads, head_dim}, keys{t, key_heads, head_dim}, cache{n.longest, head_dim / 2};
   const Attention::Inputs in{b.random(half, queries),
                              b.random(half, keys),
                              b.random(half, keys),
@@ -189,22 +205,54 @@ void attend(Bench& b, Attention& attention, const std::string& name) {
                              b.random(single, {head_dim}),
                              b.random(single, cache),
                              b.random(single, cache),
-                             b.filled(places, {t}),
-                             {b.filled(ends, {documents + 1}), documents, longest},
+                             documents.places,
+                             {documents.ends, documents.count, n.longest},
                              1e-6};
   const TensorView o = b.take(half, queries), d_o = b.random(half, queries), dq = b.take(half, queries);
   const TensorView dk = b.take(half, keys), dv = b.take(half, keys);
   const TensorView dq_norm = b.random(single, {head_dim}), dk_norm = b.random(single, {head_dim});
   const Region saved = b.region(attention.saved(n)), workspace = b.region(attention.workspace(n));
-  const double flops = 2.0 * static_cast<double>(t * longest) * query_heads * head_dim;  // causal: half of all pairs
-  b.computes(name + " forward", flops, [&] { attention.forward(b.stream(), {in, o, saved, workspace}); });
-  b.computes(name + " backward", 2.5 * flops, [&] {
+  b.computes(name + " forward", documents.flops, [&] { attention.forward(b.stream(), {in, o, saved, workspace}); });
+  b.computes(name + " backward", 2.5 * documents.flops, [&] {
     attention.backward(b.stream(), {in, o, d_o, dq, dk, dv, dq_norm, dk_norm, saved, workspace});
   });
 }
 
+// What cuDNN takes without norms and rotation before it and their gradients behind it.
+void attend_by_cudnn_alone(Bench& b) {
+  std::string reason;
+  const std::unique_ptr<CudnnAttention> cudnn = CudnnAttention::open(reason, false);
+  if (!cudnn) {
+    fmt::print("cuDNN alone: {}\n", reason);
+    return;
+  }
+  const Documents documents(b);
+  const Attention::Sizes n = documents.sizes(b), planned = cudnn->planned(n);
+  Carve counted;
+  CudnnAttention::layout(counted, planned, false);
+  Carve carve(b.region(counted.used()));
+  const Shape queries{n.tokens, query_heads, head_dim}, keys{n.tokens, key_heads, head_dim};
+  const CudnnAttention::Tensors tensors{.q = b.random(half, queries).data,
+                                        .k = b.random(half, keys).data,
+                                        .v = b.random(half, keys).data,
+                                        .o = b.take(half, queries).data,
+                                        .log_sum = b.take(single, {n.tokens, query_heads}).data,
+                                        .d_o = b.random(half, queries).data,
+                                        .dq = b.take(half, queries).data,
+                                        .dk = b.take(half, keys).data,
+                                        .dv = b.take(half, keys).data};
+  const TensorView valid = b.filled(std::vector<std::int32_t>{1}, {1});
+  const RaggedCall call{raw(b.stream()), n, documents.ends.as<std::int32_t>(), valid.as<std::int32_t>(),
+                        CudnnAttention::layout(carve, planned, false)};
+  b.computes("cuDNN alone forward", documents.flops, [&] { cudnn->forward(call, tensors); });
+  b.computes("cuDNN alone backward", 2.5 * documents.flops, [&] { cudnn->backward(call, tensors); });
+}
+
 // By cuDNN where it is found: which it is, and its version, stands in the log.
-void attention(Bench& b) { attend(b, *b.set().attention, "attention"); }
+void attention(Bench& b) {
+  attend(b, *b.set().attention, "attention");
+  attend_by_cudnn_alone(b);
+}
 
 void own_attention(Bench& b) {
   const std::unique_ptr<CudaOperators> own = b.with_own_attention();
