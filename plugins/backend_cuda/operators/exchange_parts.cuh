@@ -46,13 +46,15 @@ __device__ __forceinline__ void write(T* to, const float (&values)[N]) {
 }
 
 // body(T{}, V{}, integral_constant<int, N>): types of activations and of the wire, and how many elements are accessed
-// at once: 4, or 1 where rows of `hidden` elements at these addresses do not allow it. Rows of the wire always do.
+// at once: as many as are 16 bytes of the wider type, or 1 where rows of `hidden` elements at these addresses do not
+// allow it. Rows of the wire always do.
 template <class Body>
 void with_wire(DType elements, const WireRow& row, std::initializer_list<const void*> addresses, const Body& body) {
   with_elements(elements, [&](auto element) {
     with_elements(row.values, [&](auto value) {
-      if (packs_fit<decltype(element), 4>(row.hidden, addresses)) {
-        body(element, value, std::integral_constant<int, 4>{});
+      constexpr int full = 16 / std::max(sizeof(element), sizeof(value));
+      if (packs_fit<decltype(element), full>(row.hidden, addresses)) {
+        body(element, value, std::integral_constant<int, full>{});
       } else {
         body(element, value, std::integral_constant<int, 1>{});
       }
