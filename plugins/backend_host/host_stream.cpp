@@ -40,10 +40,11 @@ HostStream::~HostStream() {
 
 HostStream& HostStream::of(Stream& stream) { return own<HostStream>(stream, "a stream"); }
 
-void HostStream::enqueue(std::function<void()> work, bool waits) {
+void HostStream::put(std::function<void()> work, TraceKind kind) {
+  TraceLaunch launch = TraceLaunch::current();
   {
     std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(work), PluginScope::current(), waits});
+    queue_.push_back({std::move(work), PluginScope::current(), std::move(launch), kind});
     ++issued_;
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   }
@@ -73,11 +74,11 @@ void HostStream::wait(const Event& event) {
     std::lock_guard lock(point.progress->mutex);
     if (point.progress->done >= point.piece && !point.progress->error) return;
   }
-  enqueue(
+  put(
       [point = std::move(point)] {
         if (auto error = point.progress->wait_for(point.piece)) std::rethrow_exception(error);
       },
-      true);
+      TraceKind::wait);
 }
 
 void HostStream::synchronize() {
@@ -103,7 +104,7 @@ void HostStream::run() {
       queue_.pop_front();
     }
     std::exception_ptr error;
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = TraceClock::now();
     try {
       if (!failed && next.caller) {
         run_inside(next.caller, next.work);
@@ -114,11 +115,13 @@ void HostStream::run() {
       error = std::current_exception();
       failed = true;
     }
-    if (!next.waits) {
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    const auto end = TraceClock::now();
+    if (next.kind != TraceKind::wait) {
+      const std::chrono::duration<double> taken = end - begin;
       busy_.store(busy_.load(std::memory_order_relaxed) + taken.count(), std::memory_order_relaxed);
     }
     next.work = nullptr;  // what it holds is freed before anybody is told that it is done
+    if (next.launch) next.launch.ran(name_, next.kind, begin, end);
     finish(piece, std::move(error));
   }
 }

@@ -3,7 +3,8 @@
 // Work runs in order. When a piece throws, the first exception is kept, what follows on the stream is skipped, events
 // are still reached (nobody hangs), and a stream that waits for a point behind the failure fails with the same
 // exception: nothing computes on values that never came. synchronize() of each failed stream throws it, every time.
-// One host thread puts work on a stream; events may be looked at by any.
+// One host thread puts work on a stream; events may be looked at by any. While a step is traced every piece tells the
+// trace when it ran.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,7 @@
 
 #include "runtime/device/stream.h"
 #include "runtime/plugin/plugin_call.h"
+#include "runtime/telemetry/trace.h"
 
 namespace ananke {
 
@@ -30,7 +32,7 @@ class HostStream final : public Stream {
   HostStream& operator=(const HostStream&) = delete;
 
   // Work queued inside a plugin's call runs inside that call: its faults are that plugin's.
-  void enqueue(std::function<void()> work) { enqueue(std::move(work), false); }
+  void enqueue(std::function<void()> work) { put(std::move(work), TraceKind::launched); }
   void run_on_host(std::function<void()> work) override { enqueue(std::move(work)); }
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -54,7 +56,7 @@ class HostStream final : public Stream {
     std::exception_ptr wait_for(std::uint64_t piece);
   };
 
-  void enqueue(std::function<void()> work, bool waits);
+  void put(std::function<void()> work, TraceKind kind);
   void run();
   void finish(std::uint64_t piece, std::exception_ptr error);
 
@@ -65,7 +67,8 @@ class HostStream final : public Stream {
   struct Piece {
     std::function<void()> work;
     PluginCallPtr caller;  // may be null
-    bool waits = false;
+    TraceLaunch launch;    // empty: not traced
+    TraceKind kind;
   };
   std::deque<Piece> queue_;
   std::uint64_t issued_ = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/telemetry/trace.h"
 
 namespace ananke::fsdp {
 
@@ -207,6 +208,8 @@ void Gatherer::promise(const Use& use) {
   ++unit.promised;
   if (unit.resident || !unit.fetched) return;
   Stream& stream = unit.copied ? nvlink_ : network_;
+  const TraceSpan span(TraceKind::call,
+                       [&] { return TraceText{"gather " + table_.units()[static_cast<std::size_t>(use.unit)].name}; });
   for (const int other : slots_.overlaps[static_cast<std::size_t>(use.unit)]) {
     // Also after what is not resident any more: it may have been overwritten by the other stream.
     at(other).resident = false;

@@ -5,6 +5,7 @@
 
 #include "plugins/fsdp/gatherer.h"
 #include "runtime/base/error.h"
+#include "runtime/telemetry/trace.h"
 
 namespace ananke::fsdp {
 
@@ -137,8 +138,10 @@ void Reducer::reduce(int item, const UnitUse& use) {
     ANANKE_CHECK(unit.open, "item {} reduces the gradient of unit {}, which it has not acquired", item,
                  table_.units()[static_cast<std::size_t>(use.unit)].name);
     if (goes_on(item, use.unit)) return;
-    send(unit);
   }
+  const TraceSpan span(TraceKind::call,
+                       [&] { return TraceText{"reduce " + table_.units()[static_cast<std::size_t>(use.unit)].name}; });
+  if (unit.place.ranks > 1) send(unit);
   if (use.last_gradient && replicate_.size() > 1) sum_over_replicas(unit);
 }
 

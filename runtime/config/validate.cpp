@@ -127,6 +127,21 @@ Problems check_memory(const JobMemory& memory) {
   return problems;
 }
 
+Problems check_telemetry(const Telemetry& telemetry, const Training& training) {
+  Problems problems;
+  std::set<std::uint32_t> named;
+  for (int i = 0; i < telemetry.trace_steps_size(); ++i) {
+    const std::uint32_t step = telemetry.trace_steps(i);
+    const std::string path = fmt::format("telemetry.trace_steps[{}]", i);
+    if (step < 1 || step > training.steps()) {
+      add(&problems, path, "is {}, no step of this job: they go from 1 to training.steps {}", step, training.steps());
+    } else if (!named.insert(step).second) {
+      add(&problems, path, "is {}, which stands there before; name each step once", step);
+    }
+  }
+  return problems;
+}
+
 Problems check_optimizer_rules(const Job& job) {
   Problems problems;
   constexpr std::size_t longest = 1000;  // std::regex goes down the stack with every parenthesis
@@ -160,6 +175,7 @@ Problems check_job(const Job& job, std::uint32_t ranks) {
   append(&problems, check_recompute(job.training(), job.model()));
   append(&problems, check_checkpoint(job.checkpoint()));
   append(&problems, check_memory(job.memory()));
+  append(&problems, check_telemetry(job.telemetry(), job.training()));
   append(&problems, check_optimizer_rules(job));
   return problems;
 }

@@ -18,6 +18,7 @@ class JobMemory;
 class LearningRate;
 class Mesh;
 class Model;
+class Telemetry;
 class Training;
 
 // What a field that may be left out stands for.
@@ -48,6 +49,7 @@ Problems check_training(const Training& training);
 Problems check_recompute(const Training& training, const Model& model);
 Problems check_checkpoint(const Checkpointing& checkpoint);
 Problems check_memory(const JobMemory& memory);
+Problems check_telemetry(const Telemetry& telemetry, const Training& training);
 Problems check_optimizer_rules(const Job& job);  // regular expressions
 // All of the above.
 Problems check_job(const Job& job, std::uint32_t ranks);

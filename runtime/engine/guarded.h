@@ -11,6 +11,7 @@
 #include "runtime/plugin/plugin_call.h"
 #include "runtime/roles/context.h"
 #include "runtime/roles/traffic.h"
+#include "runtime/telemetry/trace.h"
 #include "runtime/tensor/tensor.h"
 
 namespace ananke {
@@ -30,6 +31,19 @@ class Guarded : public Role {
   template <class Work>
   decltype(auto) call(std::string_view method, Work&& work) const {
     return guard_.call(method, std::forward<Work>(work));
+  }
+  // Of a step: a span of its trace, with the arguments that `describe` gives.
+  template <class Describe, class Work>
+  decltype(auto) traced(const char* method, Describe&& describe, Work&& work) const {
+    const TraceSpan span(TraceKind::call, [&] {
+      return TraceText{fmt::format("{}.{}", Role::role, method), std::forward<Describe>(describe)()};
+    });
+    return call(method, std::forward<Work>(work));
+  }
+  template <class Work>
+  decltype(auto) traced(const char* method, Work&& work) const {
+    return traced(
+        method, [] { return std::vector<TraceArgument>{}; }, std::forward<Work>(work));
   }
   std::vector<PlanLine> checked(std::string_view method, std::vector<PlanLine> lines) const {
     for (const PlanLine& line : lines) {

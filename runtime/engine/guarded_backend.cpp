@@ -17,12 +17,13 @@ class GuardedOperator : public Operator {
 
  protected:
   template <class Work>
-  decltype(auto) call(std::string_view method, Work&& work) const {
+  decltype(auto) call(const char* method, Work&& work) const {
+    const TraceSpan span(TraceKind::operation, method);
     return guard_.call(method, std::forward<Work>(work));
   }
   template <class Work>
   std::size_t bytes(std::string_view method, Work&& work) const {
-    const std::size_t size = call(method, std::forward<Work>(work));
+    const std::size_t size = guard_.call(method, std::forward<Work>(work));
     guard_.require(size <= most_plugin_bytes, method, "{} bytes make no sense; at most {}", size, most_plugin_bytes);
     return size;
   }
@@ -357,12 +358,15 @@ class GuardedDevice final : public Device {
     return event;
   }
   void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    const TraceSpan span(TraceKind::copy, [&] { return TraceText{"copy", {{"bytes", bytes}}}; });
     guard_.call("device.copy", [&] { inner_.copy(stream, to, from, bytes); });
   }
   void zero(Stream& stream, void* to, std::size_t bytes) override {
+    const TraceSpan span(TraceKind::copy, [&] { return TraceText{"zero", {{"bytes", bytes}}}; });
     guard_.call("device.zero", [&] { inner_.zero(stream, to, bytes); });
   }
   void read(const TensorView& from, void* to) override {
+    const TraceSpan span(TraceKind::copy, [&] { return TraceText{"read", {{"bytes", from.bytes()}}}; });
     guard_.call("device.read", [&] { inner_.read(from, to); });
   }
   std::uint64_t reads() const override {
@@ -382,32 +386,53 @@ class GuardedDevice final : public Device {
 
 class GuardedCommunicator final : public Communicator {
  public:
-  GuardedCommunicator(PluginGuard guard, std::unique_ptr<Communicator> inner)
-      : guard_(std::move(guard)), inner_(std::move(inner)) {}
+  GuardedCommunicator(PluginGuard guard, std::unique_ptr<Communicator> inner, const std::string& name)
+      : guard_(std::move(guard)), inner_(std::move(inner)), name_(name) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   void all_gather(Stream& stream, const TensorView& send, const TensorView& receive) override {
+    const TraceSpan span = collective("all_gather", send.bytes() * others());
     guard_.call("communicator.all_gather", [&] { inner_->all_gather(stream, send, receive); });
   }
   void reduce_scatter(Stream& stream, const TensorView& send, const TensorView& receive) override {
+    const TraceSpan span = collective("reduce_scatter", receive.bytes() * others());
     guard_.call("communicator.reduce_scatter", [&] { inner_->reduce_scatter(stream, send, receive); });
   }
   void all_reduce(Stream& stream, const TensorView& buffer, Reduction reduction) override {
+    const TraceSpan span = collective("all_reduce", 2 * buffer.bytes() * others() / (others() + 1));
     guard_.call("communicator.all_reduce", [&] { inner_->all_reduce(stream, buffer, reduction); });
   }
   void broadcast(Stream& stream, const TensorView& buffer, int root) override {
+    const TraceSpan span = collective("broadcast", root == rank() ? 0 : buffer.bytes());
     guard_.call("communicator.broadcast", [&] { inner_->broadcast(stream, buffer, root); });
   }
   void all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> send_counts,
                   const TensorView& receive, std::span<const std::int64_t> receive_counts) override {
+    const TraceSpan span = collective("all_to_all", received(receive.dtype, receive_counts));
     guard_.call("communicator.all_to_all",
                 [&] { inner_->all_to_all(stream, send, send_counts, receive, receive_counts); });
   }
   void abort() noexcept override { inner_->abort(); }
 
  private:
+  // `bytes`: that this rank receives from others.
+  TraceSpan collective(const char* what, std::size_t bytes) const {
+    return {TraceKind::collective, [&] {
+              return TraceText{fmt::format("{} {}", what, name_), {{"bytes", bytes}, {"ranks", size()}}};
+            }};
+  }
+  std::size_t received(DType type, std::span<const std::int64_t> counts) const {
+    std::int64_t elements = 0;
+    for (int p = 0; p < static_cast<int>(counts.size()); ++p) {
+      elements += p == rank() ? 0 : counts[static_cast<std::size_t>(p)];
+    }
+    return static_cast<std::size_t>(elements) * size_of(type);
+  }
+  std::size_t others() const { return static_cast<std::size_t>(size()) - 1; }
+
   const PluginGuard guard_;
   std::unique_ptr<Communicator> inner_;
+  const std::string name_;  // "shard"
 };
 
 class GuardedBackend final : public Guarded<Backend> {
@@ -445,6 +470,9 @@ class GuardedBackend final : public Guarded<Backend> {
     guard_.require(complete, "operators", "some operator is missing; a backend offers every one of OperatorSet");
     return operators_.emplace(guard_, set).set;
   }
+  void trace(Trace* trace) override {
+    call("trace", [&] { role_->trace(trace); });
+  }
   std::unique_ptr<Communicator> make_communicator(const std::string& name, std::span<const int> ranks,
                                                   Rendezvous& rendezvous) override {
     auto made = call("make_communicator", [&] { return role_->make_communicator(name, ranks, rendezvous); });
@@ -453,7 +481,7 @@ class GuardedBackend final : public Guarded<Backend> {
                        ranks[static_cast<std::size_t>(own)] == rendezvous.rank(),
                    "make_communicator", "'{}' says that this is rank {} of {}, it must be the place of rank {} in [{}]",
                    name, own, made ? made->size() : 0, rendezvous.rank(), fmt::join(ranks, ", "));
-    return std::make_unique<GuardedCommunicator>(guard_, std::move(made));
+    return std::make_unique<GuardedCommunicator>(guard_, std::move(made), name);
   }
 
  private:

@@ -11,6 +11,26 @@
 namespace ananke {
 namespace {
 
+// Arguments of spans in a step's trace.
+auto of_unit(int item, int unit) {
+  return [=] { return std::vector<TraceArgument>{{"item", item}, {"unit", unit}}; };
+}
+auto of_block(int block, int microbatch) {
+  return [=] { return std::vector<TraceArgument>{{"block", block}, {"microbatch", microbatch}}; };
+}
+auto of_part(const OptimizerUpdate& a) {
+  return [&a] {
+    return std::vector<TraceArgument>{{"parameter", a.parameter.name}, {"elements", a.gradient.elements()}};
+  };
+}
+auto of_layer(const ExpertExchange& a, int chunk = -1) {
+  return [&a, chunk] {
+    std::vector<TraceArgument> arguments = {{"layer", a.layer}};
+    if (chunk >= 0) arguments.emplace_back("chunk", chunk);
+    return arguments;
+  };
+}
+
 class GuardedParameters final : public Guarded<Parameters> {
  public:
   GuardedParameters(std::unique_ptr<Parameters> role, PluginGuard guard, const RoleContext& context)
@@ -38,10 +58,10 @@ class GuardedParameters final : public Guarded<Parameters> {
   }
   void begin(const Schedule& schedule) override {
     schedule_ = &schedule;
-    call("begin", [&] { role_->begin(schedule); });
+    traced("begin", [&] { role_->begin(schedule); });
   }
   UnitViews acquire(int item, int unit) override {
-    const UnitViews views = call("acquire", [&] { return role_->acquire(item, unit); });
+    const UnitViews views = traced("acquire", of_unit(item, unit), [&] { return role_->acquire(item, unit); });
     const Item& use = (*schedule_)[static_cast<std::size_t>(item)];
     const auto needs = std::find_if(use.units.begin(), use.units.end(), [&](auto& one) { return one.unit == unit; });
     if (views.weights || (needs != use.units.end() && needs->needs_weights)) {
@@ -53,16 +73,16 @@ class GuardedParameters final : public Guarded<Parameters> {
     return views;
   }
   void release(int item, int unit) override {
-    call("release", [&] { role_->release(item, unit); });
+    traced("release", of_unit(item, unit), [&] { role_->release(item, unit); });
   }
   void reduce(int item, int unit) override {
-    call("reduce", [&] { role_->reduce(item, unit); });
+    traced("reduce", of_unit(item, unit), [&] { role_->reduce(item, unit); });
   }
   void finish() override {
-    call("finish", [&] { role_->finish(); });
+    traced("finish", [&] { role_->finish(); });
   }
   void updated() override {
-    call("updated", [&] { role_->updated(); });
+    traced("updated", [&] { role_->updated(); });
   }
   Traffic traffic() const override {
     return checked(call("traffic", [&] { return role_->traffic(); }));
@@ -133,10 +153,10 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
     return lr;
   }
   void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) override {
-    call("update", [&] { role_->update(stream, operators, a); });
+    traced("update", of_part(a), [&] { role_->update(stream, operators, a); });
   }
   void update_all(Stream& stream, const OperatorSet& operators, std::span<const OptimizerUpdate> parts) override {
-    call("update", [&] { role_->update_all(stream, operators, parts); });
+    traced("update", [&] { role_->update_all(stream, operators, parts); });
   }
   std::int64_t matrix_rows(const Parameter& parameter) const override {
     const std::int64_t rows = call("matrix_rows", [&] { return role_->matrix_rows(parameter); });
@@ -154,14 +174,14 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
   }
   void prepare(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a,
                const TensorView& transfer) override {
-    call("prepare", [&] { role_->prepare(stream, operators, a, transfer); });
+    traced("prepare", of_part(a), [&] { role_->prepare(stream, operators, a, transfer); });
   }
   void transform(Stream& stream, const OperatorSet& operators, const MatrixBatch& batch) override {
-    call("transform", [&] { role_->transform(stream, operators, batch); });
+    traced("transform", [&] { role_->transform(stream, operators, batch); });
   }
   void apply(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a,
              const TensorView& direction) override {
-    call("apply", [&] { role_->apply(stream, operators, a, direction); });
+    traced("apply", of_part(a), [&] { role_->apply(stream, operators, a, direction); });
   }
 };
 
@@ -205,31 +225,33 @@ class GuardedExperts final : public Guarded<Experts> {
     call("start", [&] { role_->start(start); });
   }
   void begin(Stream& compute, const ExpertExchange& a) override {
-    call("begin", [&] { role_->begin(compute, a); });
+    traced("begin", of_layer(a), [&] { role_->begin(compute, a); });
   }
   void dispatch_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
-    call("dispatch_begin", [&] { role_->dispatch_begin(compute, a, chunk); });
+    traced("dispatch_begin", of_layer(a, chunk.index), [&] { role_->dispatch_begin(compute, a, chunk); });
   }
   void dispatch_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
-    call("dispatch_end", [&] { role_->dispatch_end(compute, a, chunk); });
+    traced("dispatch_end", of_layer(a, chunk.index), [&] { role_->dispatch_end(compute, a, chunk); });
   }
   void combine_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
-    call("combine_begin", [&] { role_->combine_begin(compute, a, chunk); });
+    traced("combine_begin", of_layer(a, chunk.index), [&] { role_->combine_begin(compute, a, chunk); });
   }
   void combine_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
-    call("combine_end", [&] { role_->combine_end(compute, a, chunk); });
+    traced("combine_end", of_layer(a, chunk.index), [&] { role_->combine_end(compute, a, chunk); });
   }
   void combine_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
-    call("combine_backward_begin", [&] { role_->combine_backward_begin(compute, a, chunk); });
+    traced("combine_backward_begin", of_layer(a, chunk.index),
+           [&] { role_->combine_backward_begin(compute, a, chunk); });
   }
   void combine_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
-    call("combine_backward_end", [&] { role_->combine_backward_end(compute, a, chunk); });
+    traced("combine_backward_end", of_layer(a, chunk.index), [&] { role_->combine_backward_end(compute, a, chunk); });
   }
   void dispatch_backward_begin(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
-    call("dispatch_backward_begin", [&] { role_->dispatch_backward_begin(compute, a, chunk); });
+    traced("dispatch_backward_begin", of_layer(a, chunk.index),
+           [&] { role_->dispatch_backward_begin(compute, a, chunk); });
   }
   void dispatch_backward_end(Stream& compute, const ExpertExchange& a, const ExpertChunk& chunk) override {
-    call("dispatch_backward_end", [&] { role_->dispatch_backward_end(compute, a, chunk); });
+    traced("dispatch_backward_end", of_layer(a, chunk.index), [&] { role_->dispatch_backward_end(compute, a, chunk); });
   }
   Traffic traffic() const override {
     return checked(call("traffic", [&] { return role_->traffic(); }));
@@ -270,13 +292,14 @@ class GuardedActivations final : public Guarded<Activations> {
     return memory("place", block, microbatch, call("place", [&] { return role_->place(block, microbatch); }));
   }
   void keep(int block, int microbatch) override {
-    call("keep", [&] { role_->keep(block, microbatch); });
+    traced("keep", of_block(block, microbatch), [&] { role_->keep(block, microbatch); });
   }
   void* take(int block, int microbatch) override {
-    return memory("take", block, microbatch, call("take", [&] { return role_->take(block, microbatch); }));
+    return memory("take", block, microbatch,
+                  traced("take", of_block(block, microbatch), [&] { return role_->take(block, microbatch); }));
   }
   void forget(int block, int microbatch) override {
-    call("forget", [&] { role_->forget(block, microbatch); });
+    traced("forget", of_block(block, microbatch), [&] { role_->forget(block, microbatch); });
   }
 
  private:
@@ -295,7 +318,7 @@ class GuardedBatches final : public Guarded<Batches> {
         ranks_(context.mesh.ranks()) {}
 
   bool next(std::int64_t count, Rows& out) override {
-    const bool any = call("next", [&] { return role_->next(count, out); });
+    const bool any = traced("next", [&] { return role_->next(count, out); });
     guard_.require(any && out.rows == count / ranks_ && out.row_length == row_length_, "next",
                    "it gives {} rows of {} tokens{}; a training step needs {} of {} on every rank", out.rows,
                    out.row_length, any ? "" : " and says that its source has ended", count / ranks_, row_length_);
@@ -347,10 +370,10 @@ class GuardedObserver final : public Guarded<Observer> {
  public:
   using Guarded::Guarded;
   void on_step(const StepRecord& record) override {
-    call("on_step", [&] { role_->on_step(record); });
+    traced("on_step", [&] { role_->on_step(record); });
   }
   void on_evaluation(const EvaluationRecord& record) override {
-    call("on_evaluation", [&] { role_->on_evaluation(record); });
+    traced("on_evaluation", [&] { role_->on_evaluation(record); });
   }
   void on_event(const RunEvent& event) override {
     call("on_event", [&] { role_->on_event(event); });

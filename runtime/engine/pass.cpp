@@ -6,11 +6,23 @@
 #include "runtime/base/error.h"
 #include "runtime/model/rope.h"
 #include "runtime/model/router_rule.h"
+#include "runtime/telemetry/trace.h"
 
 namespace ananke {
 namespace {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// "layer.3 backward", as units are called.
+TraceText text_of(const Item& item, const Block& block, int number) {
+  const std::string name = block.kind == BlockKind::layer       ? fmt::format("layer.{}", block.layer)
+                           : block.kind == BlockKind::embedding ? "embedding"
+                                                                : "head";
+  const char* phase = item.phase == Phase::forward    ? "forward"
+                      : item.phase == Phase::backward ? "backward"
+                                                      : "forward and backward";
+  return {fmt::format("{} {}", name, phase), {{"item", number}, {"microbatch", item.microbatch}}};
+}
 
 }  // namespace
 
@@ -180,6 +192,7 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
   const int number = static_cast<int>(index);
   const Block& block = parts_.table.blocks()[static_cast<std::size_t>(item.block)];
   const DeviceBatch& batch = batches[static_cast<std::size_t>(item.microbatch)];
+  const TraceSpan span(TraceKind::phase, [&] { return text_of(item, block, number); });
 
   UnitViews views[2];
   ANANKE_CHECK(block.units.size() <= std::size(views), "a block of {} units", block.units.size());
@@ -267,7 +280,10 @@ void Pass::backward(const Item& item, BlockIo& io) {
   }
   const TensorView x = activation(parts_.activations.take(item.block, slot), io.batch);
   io.routing.decided = true;
-  decoder_->layer_again(compute_, block, io, x);
+  {
+    const TraceSpan span(TraceKind::call, "recompute");
+    decoder_->layer_again(compute_, block, io, x);
+  }
   decoder_->layer_backward(compute_, block, io, x, gradient);
   parts_.activations.forget(item.block, slot);
 }

@@ -111,7 +111,8 @@ Trainer::Trainer(EngineRoles roles, const RoleContext& context, Rendezvous& rend
       checkpoints_(job_.run_dir(), rendezvous, "checkpoint",
                    {control.owner_mark(), [&control] { control.confirm_owner(); }}),
       traffic_(engine_.table()),
-      work_(engine_.table(), context.rank, context.mesh.ranks()) {}
+      work_(engine_.table(), context.rank, context.mesh.ranks()),
+      tracer_(context, engine_.backend()) {}
 
 std::vector<PlanLine> Trainer::plan() const {
   const Training& training = job_.training();
@@ -169,6 +170,7 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   }
   if (resume_run) resume(changes);
   if (!saved_step_) make_weights();
+  tracer_.start(saved_step_);
   if (training.force_balanced_routing()) {
     tell_event(RunEvent::STARTED, "training.force_balanced_routing: tokens are dealt to experts in turn; a sizing run");
   }
@@ -256,6 +258,7 @@ TrainingEnd Trainer::train() {
                       evaluate_every = job_.evaluation().every_steps();
   bool going_on = true;
   while (going_on && progress_.step < steps) {
+    tracer_.begin(progress_.step + 1);
     going_on = train_step();
     const std::uint64_t step = progress_.step;
     if (evaluate_every && step % evaluate_every == 0 && going_on) going_on = evaluate();
@@ -263,6 +266,7 @@ TrainingEnd Trainer::train() {
   }
   if (going_on && evaluated_step_ != progress_.step) going_on = evaluate();
   if (saved_step_ != progress_.step) save();
+  tracer_.end();
   tell_event(going_on ? RunEvent::FINISHED : RunEvent::STOP_REQUESTED,
              going_on ? "all steps done"
              : state_ ? "stopped on request; continue with --resume"
@@ -275,6 +279,7 @@ bool Trainer::train_step() {
   const Training& training = job_.training();
   const std::uint64_t step = progress_.step + 1;
   control_.phase("step", step);
+  const TraceSpan span(TraceKind::step, [&] { return TraceText{fmt::format("step {}", step)}; });
   const Rows& rows = rows_.take();
   scalars_->clear(rows.valid_targets, control_.stop_requested(), work_.begin(rows, engine_.device().busy_seconds()));
   const std::vector<DeviceBatch>& batches = loader_->load(engine_.compute(), rows);
@@ -287,12 +292,8 @@ bool Trainer::train_step() {
                       .router_losses = scalars_->router_losses(),
                       .gathers_begun = [this] { scalars_->sum_targets(); },
                       .gradients_begin = [this] { scalars_->make_loss_scale(); }});
-  if (engine_.first_replica()) optimizer_->add_square_sum(*scalars_);
-  scalars_->agree(training.clip_norm());
   const double lr_factor = learning_rate_factor(job_.learning_rate(), training.steps(), step);
-  optimizer_->update(*scalars_, progress_.optimizer_steps + 1, lr_factor);
-  engine_.routers().update(scalars_->finite(), scalars_->more());
-  engine_.parameters().updated();
+  update(lr_factor);
   if (step < training.steps()) rows_.prepare();  // the device is still at work
   const StepScalars::Outcome outcome = scalars_->read();
   work_.end(engine_.device().busy_seconds());
@@ -305,6 +306,18 @@ bool Trainer::train_step() {
   progress_.optimizer_steps += outcome.finite ? 1 : 0;
   report_step(outcome, seconds_since(begin), lr_factor);
   return !outcome.stop;
+}
+
+void Trainer::update(double lr_factor) {
+  {
+    const TraceSpan span(TraceKind::phase, "gradient norm");
+    if (engine_.first_replica()) optimizer_->add_square_sum(*scalars_);
+    scalars_->agree(job_.training().clip_norm());
+  }
+  const TraceSpan span(TraceKind::phase, "optimizer");
+  optimizer_->update(*scalars_, progress_.optimizer_steps + 1, lr_factor);
+  engine_.routers().update(scalars_->finite(), scalars_->more());
+  engine_.parameters().updated();
 }
 
 // The same on every rank: the first rank's text that is not empty, with its number.
@@ -405,6 +418,7 @@ void Trainer::report_routing(const StepScalars::Outcome& outcome, StepRecord& re
 bool Trainer::evaluate() {
   if (!evaluator_) return true;
   control_.phase("evaluation", progress_.step);
+  const TraceSpan span(TraceKind::phase, "evaluation");
   const auto outcomes = evaluator_->run([this] { return control_.stop_requested(); });
   StepRecord apart;  // what an evaluation moves is of no step
   traffic_.report(traffic(), apart);
@@ -428,6 +442,7 @@ void Trainer::save() {
   if (!state_) return;
   const auto begin = std::chrono::steady_clock::now();
   control_.phase("checkpoint", progress_.step);
+  const TraceSpan span(TraceKind::phase, "checkpoint");
   progress_.batches_position = rows_.position();
   state_->save(progress_, static_cast<int>(job_.checkpoint().keep_last()));
   saved_step_ = progress_.step;

@@ -12,6 +12,7 @@
 #include "runtime/engine/rows_ahead.h"
 #include "runtime/engine/run_control.h"
 #include "runtime/engine/state_checkpoint.h"
+#include "runtime/engine/step_tracer.h"
 #include "runtime/engine/step_work.h"
 #include "runtime/engine/traffic_counter.h"
 #include "runtime/roles/observer.h"
@@ -51,6 +52,7 @@ class Trainer {
   void compare_matrix_work();
   void make_weights();
   bool train_step();  // false: some rank was asked to stop
+  void update(double lr_factor);
   void report_step(const StepScalars::Outcome& outcome, double seconds, double lr_factor);
   void compare_memory();
   void report_memory(StepRecord& record);
@@ -96,6 +98,7 @@ class Trainer {
   ActivationTraffic moved_;   // likewise
   TrafficCounter traffic_;
   StepWork work_;
+  StepTracer tracer_;  // last: a step that an error ends is written as far as it came
 };
 
 // Sizes of a job's passes, as plan() and start() use them.

@@ -18,6 +18,8 @@
 
 namespace ananke {
 
+class Trace;
+
 // What a device has at this moment, for all who use it.
 struct DeviceRoom {
   std::string name;  // "GPU-5a4b..."
@@ -48,6 +50,10 @@ class Backend {
   virtual Device& device() = 0;
   // Complete: every pointer set. Owned by the backend.
   virtual const OperatorSet& operators() = 0;
+  // From now on what the device does is told to `trace` (telemetry/trace.h), which lives until the next call; null: no
+  // more, and all is told that was done. At both calls the streams stand still, unless the step has failed. A backend
+  // whose streams are host threads tells it as they run and needs nothing here.
+  virtual void trace(Trace* /*trace*/) {}
   // A communicator over `ranks` (ascending world ranks, own included), all of whom call this with the same name in the
   // same order. Blocks until all came, up to the exchange deadline. Owned by the caller, who destroys it before the
   // backend.

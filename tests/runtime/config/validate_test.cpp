@@ -171,6 +171,21 @@ TEST(Validation, WantsCheckpointsOrNone) {
   EXPECT_TRUE(check_checkpoint(checkpoint).empty());
 }
 
+TEST(Validation, TracesStepsOfTheJobEachOnce) {
+  Training training = small_training();
+  training.set_steps(10);
+  Telemetry telemetry;
+  telemetry.add_trace_steps(1);
+  telemetry.add_trace_steps(10);
+  EXPECT_TRUE(check_telemetry(telemetry, training).empty());
+  telemetry.add_trace_steps(11);
+  expect_problem(check_telemetry(telemetry, training), "telemetry.trace_steps[2]", {"is 11", "from 1 to", "steps 10"});
+  telemetry.set_trace_steps(2, 0);
+  expect_problem(check_telemetry(telemetry, training), "telemetry.trace_steps[2]", {"is 0"});
+  telemetry.set_trace_steps(2, 1);
+  expect_problem(check_telemetry(telemetry, training), "telemetry.trace_steps[2]", {"is 1", "before"});
+}
+
 TEST(Validation, ChecksDenseLayers) {
   Model model = small_model();
   model.add_mlp_only_layers(1);
