@@ -22,6 +22,7 @@ int command_plugins(const Arguments& arguments);
 int command_plugins_info(const Arguments& arguments);
 int command_plugins_new(const Arguments& arguments);
 int command_run(const Arguments& arguments);
+int command_trace(const Arguments& arguments);
 int command_worker(const Arguments& arguments);
 
 std::span<const Command> all_commands() {
@@ -29,6 +30,7 @@ std::span<const Command> all_commands() {
       {"run", "train: start the job's workers on this machine and wait for them", command_run},
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
       {"compare", "two runs: configuration, loss curves, evaluations, speed, bytes, memory", command_compare},
+      {"trace", "a traced step: how busy each stream was, gaps, what took the time", command_trace},
       {"plugins", "list the plugins that are found, and those refused with the reason", command_plugins},
       {"plugins info", "describe one plugin: its config's fields, defaults and limits", command_plugins_info},
       {"plugins new", "write a plugin of your own: sources, test and CMake, ready to build", command_plugins_new},

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "launcher/text_table.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 
@@ -14,23 +15,6 @@ namespace {
 constexpr std::size_t shown_steps = 12;       // of a loss curve
 constexpr std::size_t shown_evaluations = 5;  // of a set
 constexpr const char* none = "-";
-
-// Columns two apart; the first to the left, the others to the right.
-std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line = fmt::format("  {:<{}}", row[0], widths[0]);
-    for (std::size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
-    while (line.ends_with(' ')) line.pop_back();
-    text += line + '\n';
-  }
-  return text;
-}
 
 // Words to lines of at most `width`, the first indented by `first` blanks, the others by two.
 std::string wrapped(const std::string& text, std::size_t width, std::size_t first = 0) {
@@ -91,7 +75,7 @@ std::string configuration_text(const RunComparison& comparison, std::size_t widt
       long_ones += fmt::format("  {}\n    A  {}\n    B  {}\n", one.path(), a, b);
     }
   }
-  return text + (rows.size() > 1 ? table(rows) : "") + long_ones;
+  return text + (rows.size() > 1 ? text_table(rows) : "") + long_ones;
 }
 
 // `wanted` places out of `size`, evenly, both ends among them.
@@ -134,7 +118,7 @@ std::string loss_curves_text(const RunComparison& comparison, std::size_t width)
     rows.push_back({fmt::format("{:>{}}", point.step(), step_width), loss_text(point.has_a(), point.a()),
                     loss_text(point.has_b(), point.b()), both ? difference_text(point.b() - point.a()) : none});
   }
-  return "\nloss, nats per token\n" + table(rows) + wrapped(loss_verdict(comparison), width, 2);
+  return "\nloss, nats per token\n" + text_table(rows) + wrapped(loss_verdict(comparison), width, 2);
 }
 
 // Of one set: evaluations [begin, end).
@@ -163,7 +147,7 @@ std::string evaluations_text(const RunComparison& comparison) {
   if (!bytes) {
     for (auto& row : rows) row.resize(5);
   }
-  return "\nevaluation, nats per token\n" + table(rows);
+  return "\nevaluation, nats per token\n" + text_table(rows);
 }
 
 std::string ratio_text(double a, double b) { return a > 0 && b > 0 ? fmt::format("{:.3f}", b / a) : none; }
@@ -208,7 +192,7 @@ std::string costs_text(const RunComparison& comparison, std::size_t width) {
       "left out, or half of fewer "
       "than 10",
       a.measured_steps(), b.measured_steps());
-  return "\nspeed, memory, bytes\n" + table(rows) + wrapped(footnote, width, 2);
+  return "\nspeed, memory, bytes\n" + text_table(rows) + wrapped(footnote, width, 2);
 }
 
 }  // namespace
