@@ -4,7 +4,7 @@
 #   system, and what pip installed for the python3 in PATH (nvidia-cuda-*, nvidia-nccl-*, nvidia-cudnn-*).
 # Sets ANANKE_CUDA_FOUND, and where it is false ANANKE_CUDA_MISSING, the reason in one line. Targets: CUDA::cudart,
 # CUDA::cublasLt, ananke::nccl, and ananke::cudnn where cuDNN is there (ANANKE_CUDNN_FOUND); with
-# ANANKE_CUDNN_FRONTEND_INCLUDE, the headers of its graph API, where those are.
+# ANANKE_CUDNN_FRONTEND_INCLUDE, the headers of its graph API, where those are; ANANKE_CUPTI_INCLUDE and _LIBRARY likewise.
 set(ANANKE_CUDA auto CACHE STRING "Build the CUDA backend: auto, on or off")
 set_property(CACHE ANANKE_CUDA PROPERTY STRINGS auto on off)
 set(ANANKE_CUDA_ARCHITECTURES 90 CACHE STRING "GPU architectures that kernels are built for, as CMAKE_CUDA_ARCHITECTURES")
@@ -85,7 +85,12 @@ macro(ananke_find_cuda)
     # Headers only; pip's nvidia-cudnn-frontend has them in site-packages/include, beside the folder nvidia.
     find_path(ANANKE_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${CMAKE_PREFIX_PATH} ${CUDAToolkit_INCLUDE_DIRS}
               PATHS ${pip_site_packages} PATH_SUFFIXES include)
-    mark_as_advanced(ANANKE_CUDNN_FRONTEND_INCLUDE)
+    # In the toolkit, or in its extras; pip has it in a folder of its own.
+    find_path(ANANKE_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CMAKE_PREFIX_PATH}
+              PATHS ${pip_folders} PATH_SUFFIXES include extras/CUPTI/include ../extras/CUPTI/include)
+    find_library(ANANKE_CUPTI_LIBRARY NAMES cupti libcupti.so.13 libcupti.so.12 HINTS ${CUDAToolkit_LIBRARY_DIR}
+                 ${CMAKE_PREFIX_PATH} PATHS ${pip_folders} PATH_SUFFIXES lib lib64 ../extras/CUPTI/lib64)
+    mark_as_advanced(ANANKE_CUDNN_FRONTEND_INCLUDE ANANKE_CUPTI_INCLUDE ANANKE_CUPTI_LIBRARY)
     if(NOT CUDAToolkit_FOUND OR CUDAToolkit_VERSION VERSION_LESS 12.8)
       set(ANANKE_CUDA_MISSING "it needs the CUDA toolkit 12.8 or newer, and found ${CUDAToolkit_VERSION}")
     elseif(NOT TARGET CUDA::cublasLt)

@@ -204,6 +204,15 @@ const OperatorSet& BackendCuda::operators() {
   return operators_->set();
 }
 
+void BackendCuda::trace(Trace* trace) {
+  if (!trace_ && trace) trace_ = std::make_unique<DeviceTrace>(open());
+  if (trace) {
+    trace_->begin(*trace);
+  } else if (trace_) {
+    trace_->end();
+  }
+}
+
 std::unique_ptr<Communicator> BackendCuda::make_communicator(const std::string& name, std::span<const int> ranks,
                                                              Rendezvous& rendezvous) {
   const auto own = std::find(ranks.begin(), ranks.end(), place_.rank);

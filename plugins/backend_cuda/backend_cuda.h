@@ -12,6 +12,7 @@
 #include "plugins/backend_cuda/collective_watch.h"
 #include "plugins/backend_cuda/cuda_device.h"
 #include "plugins/backend_cuda/device_choice.h"
+#include "plugins/backend_cuda/device_trace.h"
 #include "plugins/backend_cuda/memory_plan.h"
 #include "runtime/roles/backend.h"
 
@@ -34,6 +35,7 @@ class BackendCuda final : public Backend {
   Device& device() override;
   // In a dry run for sizes only: no device is touched, so there may be none, nor a driver.
   const OperatorSet& operators() override;
+  void trace(Trace* trace) override;
   std::unique_ptr<Communicator> make_communicator(const std::string& name, std::span<const int> ranks,
                                                   Rendezvous& rendezvous) override;
 
@@ -54,7 +56,8 @@ class BackendCuda final : public Backend {
   cuda::CollectiveWatch watch_;
   // In this order: operators keep pieces of the arenas, and work on the device's streams uses them.
   std::unique_ptr<cuda::CudaDevice> device_;
-  struct HostArenas;  // stand in for the device's in a dry run
+  std::unique_ptr<cuda::DeviceTrace> trace_;  // null until a step is traced
+  struct HostArenas;                          // stand in for the device's in a dry run
   std::unique_ptr<HostArenas> host_arenas_;
   std::unique_ptr<cuda::CudaOperators> operators_;
 };
