@@ -86,6 +86,11 @@ TEST_F(Offload, TakesTheMemoryOffTheDevice) {
   EXPECT_EQ(offloaded.at("block inputs (host)"), 5 * one);
   const auto fewer = first_gradients(job("", "budget: \"6KiB\""), on({1, 2}, 4)).planned;
   EXPECT_EQ(fewer.at("block inputs (host)"), 2 * one);
+  Job resolved = job("", "fraction: 0.5");  // what is resolved may be less than what is asked for, and no more
+  resolved.mutable_resolved()->set_offload_fraction(0.2);
+  EXPECT_EQ(first_gradients(resolved, on({1, 2}, 4)).planned.at("block inputs (host)"), one);
+  resolved.mutable_resolved()->set_offload_fraction(0.9);
+  EXPECT_EQ(first_gradients(resolved, on({1, 2}, 4)).planned.at("block inputs (host)"), 3 * one);
 }
 
 double cosine(const GradientResult& a, const GradientResult& b) {

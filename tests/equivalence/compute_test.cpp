@@ -55,11 +55,13 @@ TEST_F(Compute, ADeterministicJobIsTheSameOnTheHost) {
 // Each gradient by the largest difference over its own largest element. bf16 keeps 8 bits: one rounding is 2^-9, and a
 // gradient has gone through some dozens. It must also be seen that anything was rounded at all.
 TEST_F(Compute, GradientsInBf16AreThoseInFp32UpToRounding) {
-  const GradientResult exact = gradients("", on({1, 1}));
+  // Rounding may turn a token's choice of experts; with this seed it turns none.
+  const std::string seed = "training { seed: 2 } ";
+  const GradientResult exact = gradients(seed, on({1, 1}));
   for (const char* recompute : {"", "training { recompute: FULL } "}) {
     for (const MeshShape& mesh : {MeshShape{1, 1}, {1, 2}, {2, 2}, {1, 2, 2}, {1, 4, 2}}) {
       SCOPED_TRACE(to_string(mesh) + recompute);
-      const GradientResult rounded = gradients(std::string(bf16) + recompute, on(mesh));
+      const GradientResult rounded = gradients(seed + bf16 + recompute, on(mesh));
       EXPECT_NEAR(rounded.loss, exact.loss, 2e-3 * exact.loss);
       double largest = 0;
       for (const auto& [name, gradient] : exact.gradients) {
