@@ -29,10 +29,20 @@ class WindowTest : public testing::Test {
   Device& device() { return backend_->device(); }
   Stream& compute() { return device().stream(Resource::compute); }
 
-  std::unique_ptr<Window> make(const Settings& settings, int layers, int microbatches) {
+  // Copies under way still use the window's memory.
+  struct Settled {
+    Device* device = nullptr;
+    void operator()(Window* window) const {
+      for (const Resource resource : {Resource::compute, Resource::device_to_host, Resource::host_to_device}) {
+        device->stream(resource).synchronize();
+      }
+      delete window;
+    }
+  };
+  std::unique_ptr<Window, Settled> make(const Settings& settings, int layers, int microbatches) {
     const Shape shape{layers, microbatches, bytes, hidden, DType::f32};
     layout_ = make_layout(settings, shape);
-    return std::make_unique<Window>(device(), backend_->operators().wire, layout_, shape);
+    return {new Window(device(), backend_->operators().wire, layout_, shape), Settled{&device()}};
   }
   // A block's work: fills, or looks.
   void write(void* place, float value) {
