@@ -1,5 +1,7 @@
 #include "runtime/engine/admit.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 

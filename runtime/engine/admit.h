@@ -2,7 +2,6 @@
 // nodes have, and come to the same verdict (memory/admission.h).
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>

@@ -48,7 +48,7 @@ std::uint64_t taken(const MemoryReport& report) { return report.device_measured(
 
 std::vector<PlanLine> whole_plan(const Trainer& trainer) {
   std::vector<PlanLine> lines = trainer.plan();
-  for (PlanLine& line : trainer.backend_plan()) lines.push_back(std::move(line));
+  for (PlanLine& line : trainer.other_plan()) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -135,7 +135,7 @@ std::vector<PlanLine> Trainer::plan() const {
   return lines;
 }
 
-std::vector<PlanLine> Trainer::backend_plan() const {
+std::vector<PlanLine> Trainer::other_plan() const {
   std::vector<CollectiveUse> uses = engine_.exchanges(limits_);
   const auto add = [&](std::vector<CollectiveUse> more) {
     for (CollectiveUse& use : more) uses.push_back(std::move(use));
@@ -143,7 +143,10 @@ std::vector<PlanLine> Trainer::backend_plan() const {
   add(StepScalars::exchanges(StepWork::slots(engine_.context().mesh.ranks())));
   add(MatrixStep::exchanges(matrix_work_));
   if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::exchanges(engine_.table(), engine_.owned()));
-  return engine_.backend().plan(largest_of(std::move(uses), engine_.context().mesh.expert));
+  std::vector<PlanLine> lines = engine_.backend().plan(largest_of(std::move(uses), engine_.context().mesh.expert));
+  const auto tokens = static_cast<std::uint64_t>(limits_.tokens) * static_cast<std::uint64_t>(limits_.microbatches);
+  lines.push_back({"rows of a step (host)", Place::host, 3 * tokens * sizeof(std::int32_t), Lifetime::use});
+  return lines;
 }
 
 void Trainer::start(bool resume_run, const ChangesSince& changes) {

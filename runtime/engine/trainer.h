@@ -32,9 +32,10 @@ class Trainer {
   ~Trainer() { engine_.settle(); }
 
   const Schedule& schedule() const { return schedule_; }  // of a step
-  // Memory of this rank by purpose: what comes from the device's arenas, and what the backend takes beside them.
+  // Memory of this rank by purpose: what comes from the device's arenas, and what is taken beside them, by the backend
+  // mostly.
   std::vector<PlanLine> plan() const;
-  std::vector<PlanLine> backend_plan() const;
+  std::vector<PlanLine> other_plan() const;
   // Device, communicators, memory; weights from the seed or the job's initial_weights, or from the newest complete
   // checkpoint when `resume` is set and there is one.
   void start(bool resume, const ChangesSince& changes = {});

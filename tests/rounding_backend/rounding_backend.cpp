@@ -143,6 +143,9 @@ class RoundingBackend final : public Backend {
   RoundingBackend(const RoleContext& context, const plugin::RoundingBackend&)
       : host_(make_inner<Backend>("backend_host", context)) {}
   bool computes_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
+  bool computes_on_host() const override { return true; }
+  std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override { return host_->plan(largest); }
+  std::vector<PlanLine> in_use() override { return host_->in_use(); }
   Device& device() override { return host_->device(); }
   const OperatorSet& operators() override {
     if (set_.linear) return set_;

@@ -69,6 +69,10 @@ class @CLASS@Backend final : public Backend {
   @CLASS@Backend(const RoleContext& context, const plugin::@CLASS@& config)
       : base_(make_inner<Backend>(config.base(), context, config.base_config())) {}
 
+  bool computes_on_host() const override { return base_->computes_on_host(); }
+  std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override { return base_->plan(largest); }
+  std::vector<PlanLine> in_use() override { return base_->in_use(); }
+  std::optional<DeviceRoom> room() override { return base_->room(); }
   Device& device() override { return base_->device(); }
   const OperatorSet& operators() override {
     operators_ = base_->operators();
