@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 
 #include "runtime/base/error.h"
@@ -42,6 +43,14 @@ std::string header_line(const TraceFile::Setup& setup, std::int64_t origin) {
 
 std::string named(int pid, int tid, const char* what, const std::string& arguments) {
   return fmt::format(R"({{"ph":"M","pid":{},"tid":{},"name":"{}","args":{{{}}}}})", pid, tid, what, arguments);
+}
+
+// The stream and its tid that an event gives the name of; 0: it gives none.
+std::pair<std::string, int> named_track(const Json& event) {
+  const Json *name = event.find("name"), *tid = event.find("tid"), *arguments = event.find("args");
+  if (!name || name->text() != "thread_name" || !tid || !arguments) return {};
+  const Json* stream = arguments->find("name");
+  return {stream ? stream->text() : "", static_cast<int>(tid->as_unsigned().value_or(0))};
 }
 
 }  // namespace
@@ -83,6 +92,7 @@ void TraceFile::keep(const Setup& setup) {
   while (const std::optional<Json> event = lines.next()) {
     const std::optional<std::uint64_t> step = step_of(*event);
     if (step && *step > *setup.resumed_after) continue;
+    if (const auto [stream, tid] = named_track(*event); tid > 0) tracks_[stream] = tid;
     stream << (std::exchange(first_, false) ? "\n" : ",\n") << lines.line();
   }
   stream << end_of_file;

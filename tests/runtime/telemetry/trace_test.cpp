@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <set>
 #include <thread>
@@ -205,6 +206,25 @@ TEST_F(TraceFiles, AResumedRunKeepsTheStepsBeforeAndARestartNone) {
   EXPECT_EQ(steps(), (std::vector<std::uint64_t>{9}));
   folder_.write("trace/rank_3.json", "something else\n");
   EXPECT_ERROR(TraceFile{setup(1)}, ErrorKind::data, "is no trace of a run");
+}
+
+TEST_F(TraceFiles, StreamsOfTheDeviceKeepTheirTracksWhenTheRunGoesOn) {
+  const auto step_with = [](const std::string& stream) {
+    const std::shared_ptr<Trace> trace = traced_step();
+    trace->add({stream, TraceKind::kernel, {"kernel"}, TraceClock::now(), TraceClock::now()});
+    return trace;
+  };
+  TraceFile(setup()).write(1, *step_with("compute side 1"));
+  TraceFile(setup(1)).write(2, *step_with("stream 17"));
+  TraceFile(setup(2)).write(3, *step_with("compute side 1"));
+  const auto has = [&](std::uint64_t step, const std::string& stream) {
+    const TraceRecords records = read_trace(file(), step);
+    return std::ranges::count(records.events, stream, &TraceEvent::stream);
+  };
+  EXPECT_EQ(has(1, "compute side 1"), 1);
+  EXPECT_EQ(has(2, "compute side 1"), 0);
+  EXPECT_EQ(has(2, "stream 17"), 1);
+  EXPECT_EQ(has(3, "compute side 1"), 1);
 }
 
 TEST_F(TraceFiles, AStepThatCannotBeWrittenLeavesTheFileAsItWas) {
