@@ -6,6 +6,8 @@
 
 namespace ananke {
 
+inline bool on_gpus() { return std::getenv("ANANKE_TEST_GPUS") != nullptr; }
+
 inline const char* test_backend(int ranks) {
   const char* gpus = std::getenv("ANANKE_TEST_GPUS");
   if (!gpus) return "backend_host";

@@ -11,8 +11,6 @@
 namespace ananke::cuda {
 namespace {
 
-constexpr std::size_t landing_bytes = 64 << 10;
-
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 DeviceFacts open_device(int device) {

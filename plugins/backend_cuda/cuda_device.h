@@ -20,6 +20,7 @@ namespace ananke::cuda {
 
 class CudaDevice final : public Device {
  public:
+  static constexpr std::size_t landing_bytes = 64 << 10;  // of pinned memory, for small reads
   struct Setup {
     int device = 0;  // ordinal within this process
     std::string uuid;

@@ -1,5 +1,7 @@
 #include "plugins/backend_cuda/memory_plan.h"
 
+#include "plugins/backend_cuda/cuda_device.h"
+
 namespace ananke::cuda {
 namespace {
 
@@ -23,6 +25,7 @@ std::vector<PlanLine> device_overheads(const PlannedDevice& device) {
   std::vector<PlanLine> lines = {{context_purpose, Place::device, context + modules + nccl},
                                  {ends_purpose, Place::device, device.memory_block},
                                  {"unused ends of pinned blocks", Place::host, device.pinned_block},
+                                 {"reads (host)", Place::host, CudaDevice::landing_bytes},
                                  {"process", Place::host, process}};
   std::erase_if(lines, [](const PlanLine& line) { return line.bytes == 0; });
   return lines;
