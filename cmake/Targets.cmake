@@ -1,11 +1,13 @@
 include(GoogleTest)
 
-# ananke_test(NAME <sentence-like name> LABEL quick|full|nightly|gpu SOURCES ... [LIBRARIES ...] [TIMEOUT seconds])
+# ananke_test(NAME <sentence-like name> LABEL quick|full|nightly|gpu|slurm SOURCES ... [LIBRARIES ...] [TIMEOUT seconds])
 # One GoogleTest binary; every TEST becomes a ctest of its own, "<NAME>.<Suite>.<Test>".
+# Label slurm: on a local Slurm cluster of this build's own, which ctest starts before the first such test and stops
+# after the last (tests/ops); its name is ANANKE_TEST_CLUSTER.
 function(ananke_test)
   cmake_parse_arguments(T "" "NAME;LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
-  if(NOT T_LABEL MATCHES "^(quick|full|nightly|gpu)$")
-    message(FATAL_ERROR "ananke_test(${T_NAME}): LABEL must be quick, full, nightly or gpu, not '${T_LABEL}'")
+  if(NOT T_LABEL MATCHES "^(quick|full|nightly|gpu|slurm)$")
+    message(FATAL_ERROR "ananke_test(${T_NAME}): LABEL must be quick, full, nightly, gpu or slurm, not '${T_LABEL}'")
   endif()
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
@@ -28,11 +30,18 @@ function(ananke_test)
   set(lock)
   if(T_LABEL STREQUAL gpu)  # such a test takes all GPUs, and the memory of one
     set(lock RESOURCE_LOCK gpu)
+  elseif(T_LABEL STREQUAL slurm)  # the nodes are few
+    set(lock RESOURCE_LOCK slurm_cluster FIXTURES_REQUIRED slurm_cluster)
+    target_compile_definitions(${target} PRIVATE ANANKE_TEST_CLUSTER="${ananke_test_cluster}")
   endif()
   gtest_discover_tests(${target} TEST_PREFIX "${T_NAME}." DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT} ${lock}
                        ENVIRONMENT "${sanitizer_options}")
 endfunction()
+
+string(SHA256 ananke_test_cluster ${CMAKE_BINARY_DIR})
+string(SUBSTRING ${ananke_test_cluster} 0 8 ananke_test_cluster)
+set(ananke_test_cluster "test-${ananke_test_cluster}")
 
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/test_headers.cpp CONTENT "int main() {}\n")
 add_executable(ananke_test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/generated/test_headers.cpp)
