@@ -12,10 +12,12 @@
 #include "launcher/console_writer.h"
 #include "launcher/deadlines.h"
 #include "launcher/job_options.h"
-#include "launcher/local_launch.h"
+#include "launcher/launch.h"
 #include "launcher/print_memory.h"
 #include "launcher/run_folder.h"
 #include "launcher/run_plan.h"
+#include "launcher/slurm/command.h"
+#include "launcher/slurm/srun_launch.h"
 #include "runtime/base/log.h"
 #include "runtime/base/units.h"
 #include "runtime/checkpoint/folder.h"
@@ -45,17 +47,6 @@ LaunchSpec worker_spec(const Path& run_dir, const Site& site, int ranks, const R
   return spec;
 }
 
-// As a shell reads it.
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-+=./:,@%") == std::string::npos;
-  if (plain) return word;
-  std::string text = "'";
-  for (char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 // The same command would be refused again.
 bool is_refusal(ErrorKind kind) {
   return kind == ErrorKind::usage || kind == ErrorKind::config || kind == ErrorKind::plugin;
@@ -73,15 +64,27 @@ void print_end(const LaunchResult& result, const std::vector<std::string>& words
   if (is_refusal(kind) || !newest) return;
   std::string again = "ananke run";
   for (const std::string& word : words) {
-    if (word != "--resume") again += " " + quoted(word);
+    if (word != "--resume") again += " " + quote_word(word);
   }
   std::fprintf(stderr, "ananke: to go on from the newest checkpoint (step %llu): %s --resume\n",
                static_cast<unsigned long long>(*newest), again.c_str());
 }
 
-int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, bool resume) {
+LaunchResult launch_where(const LaunchSpec& spec, const std::optional<SrunPlan>& slurm) {
+  if (!slurm) return launch_local(spec);
+  for (const std::string& note : slurm->notes) {
+    log_info("launcher: {}", note);
+    spec.console(note);
+  }
+  SrunWorkers workers(spec, slurm->srun);
+  return launch(spec, workers);
+}
+
+int run_job(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, bool resume) {
   const Path run_dir = std::filesystem::absolute(loaded.job.run_dir());
   const int ranks = static_cast<int>(loaded.job.resolved().ranks());
+  std::optional<SrunPlan> slurm;
+  if (site.start() == Site::SRUN) slurm = plan_srun(site, ranks);
   make_run_folder(run_dir);
   const RunLock lock(run_dir, [](const std::string& line) { std::fprintf(stderr, "ananke: %s\n", line.c_str()); });
   if (resume) {
@@ -99,7 +102,7 @@ int launch(const std::vector<std::string>& words, LoadedJob& loaded, const Site&
     spec.console = [&](const std::string& line) { console.add(line); };
     console.add(fmt::format("{}: {} ranks, run folder {}, one log per rank in {}", loaded.job.name(), ranks,
                             run_dir.string(), (run_dir / "logs").string()));
-    result = launch_local(spec);
+    result = launch_where(spec, slurm);
   }
   if (result.exit_code != 0) log_info("exit code {}; {}", result.exit_code, result.report);
   print_end(result, words, run_dir);
@@ -123,9 +126,11 @@ int command_run(const Arguments& arguments) {
   JobArguments job;
   bool resume = false, dry_run = false, memory = false;
   std::string admission;
-  CommandOptions options("run", "JOB [options]",
-                         "Trains what a job file (*.textproto) says: starts its workers on this machine and waits for\n"
-                         "them. INT or TERM stops it after a step and a checkpoint.");
+  CommandOptions options(
+      "run", "JOB [options]",
+      "Trains what a job file (*.textproto) says: starts its workers on this machine, or where the\n"
+      "site says so by srun on the nodes of the allocation that this runs in, and waits for them. INT\n"
+      "or TERM stops it after a step and a checkpoint.");
   job.add_to(options);
   options.add()("resume", po::bool_switch(&resume),
                 "go on from the newest complete checkpoint of the run folder, where there is one")(
@@ -144,11 +149,7 @@ int command_run(const Arguments& arguments) {
   LoadedJob loaded = load_checked_job(job);
   if (print_instead(job, loaded)) return 0;
   if (memory) return print_memory(loaded, site);
-  if (site.start() != Site::LOCAL) {
-    fail(ErrorKind::config,
-         "site '{}' starts workers by srun, which this version does not; use a site with start: LOCAL", site.name());
-  }
-  if (!dry_run) return launch(arguments.words, loaded, site, resume);
+  if (!dry_run) return run_job(arguments.words, loaded, site, resume);
   print_valid(job, loaded, site);
   return print_run_plan(loaded, site, resume);
 }

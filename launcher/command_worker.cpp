@@ -11,7 +11,7 @@
 #include "launcher/command.h"
 #include "launcher/deadlines.h"
 #include "launcher/last_words.h"
-#include "launcher/local_launch.h"
+#include "launcher/launch.h"
 #include "launcher/worker_signals.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/identity.h"

@@ -22,12 +22,13 @@ int command_plugins(const Arguments& arguments);
 int command_plugins_info(const Arguments& arguments);
 int command_plugins_new(const Arguments& arguments);
 int command_run(const Arguments& arguments);
+int command_supervise(const Arguments& arguments);
 int command_trace(const Arguments& arguments);
 int command_worker(const Arguments& arguments);
 
 std::span<const Command> all_commands() {
   static constexpr Command commands[] = {
-      {"run", "train: start the job's workers on this machine and wait for them", command_run},
+      {"run", "train: start the job's workers, here or by srun, and wait for them", command_run},
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
       {"compare", "two runs: configuration, loss curves, evaluations, speed, bytes, memory", command_compare},
       {"trace", "a traced step: how busy each stream was, gaps, what took the time", command_trace},
@@ -47,6 +48,7 @@ std::span<const Command> all_commands() {
       {"parity", "compare a Hugging Face model's logits, loss and gradients with a recorded case", command_parity},
       {"completion", "print the completion of this command line for bash", command_completion},
       {"man", "print the man page", command_man},
+      {"supervise", "a task of srun: starts one worker; started by `ananke run`", command_supervise, true},
       {"worker", "one rank of a job; started by `ananke run`", command_worker, true},
   };
   return commands;

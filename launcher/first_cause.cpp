@@ -79,6 +79,7 @@ std::string describe(const Cause& cause) {
     case Cause::What::not_joined: what = "did not join within"; break;
     case Cause::What::teardown: what = "had finished its work, but its process then"; break;
     case Cause::What::disconnected: what = "left the control channel, but its process goes on"; break;
+    case Cause::What::lost: what = "and its Slurm step are gone"; break;
   }
   if (cause.what != Cause::What::reported && !cause.message.empty()) {
     const bool flows = what.ends_with(" for") || what.ends_with(" within") || what.ends_with(" then");

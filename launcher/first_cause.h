@@ -23,6 +23,7 @@ struct Cause {
     not_joined,    // never came; message
     teardown,      // its work was done, but its process then ended badly; message
     disconnected,  // left the control channel, but its process lives
+    lost,          // whatever had started the workers has ended; message
   };
   What what = What::reported;
   int rank = -1;

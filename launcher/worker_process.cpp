@@ -8,10 +8,14 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 #include "runtime/base/error.h"
 #include "runtime/base/process.h"
+
+extern char** environ;
 
 namespace ananke {
 namespace {
@@ -27,14 +31,14 @@ struct ChildPlan {
   const char* program;
   char* const* arguments;
   char* const* environment;
-  int input, log;
+  int input, output, errors, death_signal;
   pid_t parent;
 };
 
 // Between fork and exec in a process that had threads: async-signal-safe calls only.
 [[noreturn]] void become_worker(const ChildPlan& plan) {
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, plan.death_signal);
   if (getppid() != plan.parent) _exit(1);  // the launcher ended before the line above
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
@@ -43,8 +47,8 @@ struct ChildPlan {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   dup2(plan.input, STDIN_FILENO);
-  dup2(plan.log, STDOUT_FILENO);
-  dup2(plan.log, STDERR_FILENO);
+  dup2(plan.output, STDOUT_FILENO);
+  dup2(plan.errors, STDERR_FILENO);
   execve(plan.program, plan.arguments, plan.environment);
   const char* reason = strerrordesc_np(errno);
   const char* parts[] = {"ananke: cannot execute ", plan.program, ": ", reason == nullptr ? "unknown" : reason, "\n"};
@@ -54,15 +58,46 @@ struct ChildPlan {
 
 }  // namespace
 
+std::vector<std::string> changed_environment(const std::vector<std::pair<std::string, std::string>>& changes) {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  for (const auto& [name, value] : changes) set_variable(variables, name, value);
+  return variables;
+}
+
+void set_variable(std::vector<std::string>& environment, const std::string& name, const std::string& value) {
+  std::erase_if(environment, [&](const std::string& one) { return one.starts_with(name + "="); });
+  environment.push_back(name + "=" + value);
+}
+
+std::string find_program(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr || name.find('/') != std::string::npos ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = (folder.empty() ? "." : folder) + "/" + name;
+    std::error_code none;
+    if (std::filesystem::is_regular_file(file, none) && access(file.c_str(), X_OK) == 0) return file;
+  }
+  return name;
+}
+
 WorkerProcess::WorkerProcess(const ProcessSpec& spec) {
   const Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const Descriptor log(open(spec.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!input || !log) {
+  const bool to_log = spec.output < 0 || spec.errors < 0;
+  const Descriptor log(to_log ? open(spec.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1);
+  if (!input || (to_log && !log)) {
     fail(ErrorKind::resource, "cannot open the log file {} for a worker: {}", spec.log.string(), std::strerror(errno));
   }
   const std::vector<char*> arguments = pointers_to(spec.arguments);
   const std::vector<char*> environment = pointers_to(spec.environment);
-  const ChildPlan plan{spec.program.c_str(), arguments.data(), environment.data(), input.get(), log.get(), getpid()};
+  const ChildPlan plan{.program = spec.program.c_str(),
+                       .arguments = arguments.data(),
+                       .environment = environment.data(),
+                       .input = input.get(),
+                       .output = spec.output < 0 ? log.get() : spec.output,
+                       .errors = spec.errors < 0 ? log.get() : spec.errors,
+                       .death_signal = spec.death_signal == 0 ? SIGKILL : spec.death_signal,
+                       .parent = getpid()};
   const pid_t pid = fork();
   if (pid == 0) become_worker(plan);
   if (pid < 0) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/control/socket.h"
@@ -17,7 +18,15 @@ struct ProcessSpec {
   std::vector<std::string> arguments;    // argv, argv[0] included
   std::vector<std::string> environment;  // "NAME=value"
   std::filesystem::path log;             // appended to: standard output and error; standard input is empty
+  int output = -1, errors = -1;          // descriptors to use instead of the log; not owned
+  int death_signal = 0;                  // when the thread that started it ends; 0: SIGKILL
 };
+
+// This process's environment with these variables set.
+std::vector<std::string> changed_environment(const std::vector<std::pair<std::string, std::string>>& changes);
+void set_variable(std::vector<std::string>& environment, const std::string& name, const std::string& value);
+// Where PATH finds it; `name` itself where nowhere, or where it has a '/'.
+std::string find_program(const std::string& name);
 
 struct ExitStatus {
   int signal = 0;  // 0: it exited by itself
@@ -27,8 +36,8 @@ struct ExitStatus {
 
 class WorkerProcess {
  public:
-  // In a process group of its own, so that a terminal's Ctrl-C reaches the launcher alone; killed by the kernel when
-  // the thread that constructs this ends. Throws Error(resource).
+  // In a process group of its own, so that a terminal's Ctrl-C reaches the launcher alone; sent its death signal by the
+  // kernel when the thread that constructs this ends. Throws Error(resource).
   explicit WorkerProcess(const ProcessSpec& spec);
   // Kills what is left.
   ~WorkerProcess();

@@ -55,6 +55,7 @@ Site load_site(const std::string& name) {
   }
   site.mutable_deadlines();
   site.mutable_memory();
+  if (site.start() == Site::SRUN) site.mutable_slurm();
   write_defaults(schema, &site);
   return site;
 }

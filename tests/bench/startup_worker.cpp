@@ -10,7 +10,7 @@
 
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
-#include "launcher/local_launch.h"
+#include "launcher/launch.h"
 #include "runtime/bootstrap/identity.h"
 #include "runtime/control/control_client.h"
 #include "runtime/device/device.h"

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "launcher/local_launch.h"
+#include "launcher/launch.h"
 
 namespace ananke {
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "launcher/local_launch.h"
+#include "launcher/launch.h"
 
 int main(int argc, char** argv) {
   if (argc < 5) return 2;

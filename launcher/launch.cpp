@@ -1,4 +1,4 @@
-#include "launcher/local_launch.h"
+#include "launcher/launch.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -10,12 +10,10 @@
 #include <fstream>
 
 #include "launcher/last_words.h"
-#include "launcher/oom_counter.h"
-#include "launcher/pmix_server.h"
+#include "launcher/local_workers.h"
 #include "launcher/signal_file.h"
-#include "launcher/worker_process.h"
+#include "launcher/workers.h"
 #include "runtime/base/log.h"
-#include "runtime/base/process.h"
 #include "runtime/base/units.h"
 #include "runtime/comm/exchange_table.h"
 
@@ -29,15 +27,14 @@ using std::chrono::seconds;
 constexpr seconds leave_deadline{10};      // for a worker that has finished to end its process
 constexpr seconds after_kill_deadline{5};  // for the kernel to end a killed process
 constexpr milliseconds last_words{500};    // from a process's end to the end of its connection
-constexpr seconds pmix_linger{1};          // from the last join until the PMIx server is given up
+constexpr seconds join_linger{1};          // from the last join until what helped to come there may go
 
-struct Worker {
-  WorkerProcess process;
+// What the loop knows of a rank, beside the control server's WorkerStatus.
+struct Watched {
   std::filesystem::path log;
   std::uintmax_t log_begin = 0;  // earlier runs' part
-  std::optional<ExitStatus> exit;
-  Clock::time_point exited;
-  bool judged = false;  // the exit has been looked at
+  std::optional<Workers::News> end;
+  bool judged = false;  // the end has been looked at
 };
 
 std::string text_of(Clock::duration time) { return format_duration(std::chrono::duration<double>(time).count()); }
@@ -87,9 +84,9 @@ class IgnoredPipeSignal {
   struct sigaction before_ {};
 };
 
-class LocalLaunch {
+class Launch {
  public:
-  explicit LocalLaunch(const LaunchSpec& spec);
+  Launch(const LaunchSpec& spec, Workers& workers);
   LaunchResult run();
 
  private:
@@ -99,8 +96,9 @@ class LocalLaunch {
   void take_signals();
   void take_events();
   void take_event(const ControlEvent& event);
-  void take_exits();
-  void judge_exit(int rank);
+  void take_news();
+  void judge_end(int rank);
+  void judge_loss(int rank);
   void judge_teardown(int rank);
   void note_cause(int rank, Cause cause, Clock::time_point when);
   void complete(Cause& cause, int rank) const;
@@ -112,6 +110,9 @@ class LocalLaunch {
   LaunchResult result_of(const Cause& cause) const;
   std::string report_of(const Cause& cause) const;
   int running() const;
+  Watched& watched(int rank) { return watched_[static_cast<std::size_t>(rank)]; }
+  const Watched& watched(int rank) const { return watched_[static_cast<std::size_t>(rank)]; }
+  std::string state_text(int rank) const;
   void say(const std::string& line) const {
     if (spec_.console) spec_.console(line);
   }
@@ -120,49 +121,49 @@ class LocalLaunch {
   const std::string secret_ = make_secret();
   SignalFile signals_{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};  // before any thread is started
   IgnoredPipeSignal no_pipe_signal_;
+  Workers& workers_;
   ControlServer server_;
-  std::optional<PmixServer> pmix_;
-  std::vector<Worker> workers_;
+  std::vector<Watched> watched_;
   FirstCause first_cause_;
-  const std::optional<std::uint64_t> oom_before_ = count_oom_kills();
   std::optional<Clock::time_point> all_joined_, all_finished_, kill_at_, killed_;
-  bool stopping_ = false, ending_ = false, forced_ = false;
+  bool stopping_ = false, ending_ = false, forced_ = false, lost_one_ = false;
   Clock::time_point stop_requested_{};
   int last_stop_signal_ = 0;
   std::optional<Cause> teardown_;  // of a rank whose work was done
   std::string lost_;               // why the run folder is no longer ours
 };
 
-LocalLaunch::LocalLaunch(const LaunchSpec& spec)
-    : spec_(spec), server_({.size = spec.ranks, .secret = secret_, .host = "127.0.0.1", .deadlines = spec.deadlines}) {}
+Launch::Launch(const LaunchSpec& spec, Workers& workers)
+    : spec_(spec),
+      workers_(workers),
+      server_({.size = spec.ranks, .secret = secret_, .host = workers.listen_address(), .deadlines = spec.deadlines}) {}
 
-void LocalLaunch::start_workers() {
+void Launch::start_workers() {
   if (access(spec_.program.c_str(), X_OK) != 0) {
     fail(ErrorKind::resource, "cannot execute the worker {}: {}", spec_.program, std::strerror(errno));
   }
   std::filesystem::create_directories(spec_.run_dir / "logs");
-  pmix_.emplace(spec_.ranks);
   for (int rank = 0; rank < spec_.ranks; ++rank) {
-    ProcessSpec process{spec_.program, spec_.arguments, pmix_->environment(rank),
-                        spec_.run_dir / "logs" / fmt::format("rank-{}.log", rank)};
-    const auto set = [&](const std::string& name, const std::string& value) {
-      std::erase_if(process.environment, [&](const std::string& one) { return one.starts_with(name + "="); });
-      process.environment.push_back(name + "=" + value);
-    };
-    set(control_variable, fmt::format("127.0.0.1:{}", server_.port()));
-    set(secret_variable, secret_);
-    for (const auto& [name, value] : spec_.environment) set(name, value);
+    Watched one;
+    one.log = log_of(spec_.run_dir, rank);
     std::error_code none;
-    const auto log_size = std::filesystem::file_size(process.log, none);
-    workers_.push_back({WorkerProcess(process), process.log, none ? 0 : log_size, {}, {}, false});
+    const auto size = std::filesystem::file_size(one.log, none);
+    one.log_begin = none ? 0 : size;
+    watched_.push_back(std::move(one));
   }
+  Variables variables{{control_variable, fmt::format("{}:{}", workers_.control_host(), server_.port())},
+                      {secret_variable, secret_}};
+  variables.insert(variables.end(), spec_.environment.begin(), spec_.environment.end());
+  workers_.start(variables);
 }
 
-int LocalLaunch::running() const {
-  return static_cast<int>(std::ranges::count_if(workers_, [](const Worker& w) { return w.process.running(); }));
+int Launch::running() const {
+  int count = 0;
+  for (int rank = 0; rank < spec_.ranks; ++rank) count += workers_.is_running(rank) ? 1 : 0;
+  return count;
 }
 
-Clock::time_point LocalLaunch::next_wake() const {
+Clock::time_point Launch::next_wake() const {
   auto next = server_.next_deadline();
   const auto consider = [&](std::optional<Clock::time_point> time) {
     if (time) next = std::min(next, *time);
@@ -170,23 +171,20 @@ Clock::time_point LocalLaunch::next_wake() const {
   if (!ending_) consider(first_cause_.settled_at());
   consider(kill_at_);
   if (killed_) consider(*killed_ + after_kill_deadline);
-  if (std::ranges::any_of(workers_, [](const Worker& w) { return w.exit && !w.judged; })) {
+  if (std::ranges::any_of(watched_, [](const Watched& w) { return w.end && !w.judged; })) {
     consider(Clock::now() + milliseconds(10));
   }
   return next;
 }
 
-void LocalLaunch::wait_for_something(Clock::time_point until) {
+void Launch::wait_for_something(Clock::time_point until) {
   std::vector<pollfd> ready{{signals_.descriptor(), POLLIN, 0}, {server_.descriptor(), POLLIN, 0}};
-  if (pmix_) ready.push_back({pmix_->descriptor(), POLLIN, 0});
-  for (const Worker& worker : workers_) {
-    if (worker.process.running()) ready.push_back({worker.process.descriptor(), POLLIN, 0});
-  }
+  workers_.watch(ready);
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   poll(ready.data(), ready.size(), static_cast<int>(std::clamp<long>(left, 0, 1000)));
 }
 
-void LocalLaunch::request_stop(const std::string& reason, const std::string& who) {
+void Launch::request_stop(const std::string& reason, const std::string& who) {
   if (stopping_ || ending_) return;
   stopping_ = true;
   stop_requested_ = Clock::now();
@@ -195,7 +193,7 @@ void LocalLaunch::request_stop(const std::string& reason, const std::string& who
   server_.stop(reason);
 }
 
-void LocalLaunch::take_signals() {
+void Launch::take_signals() {
   for (int number; (number = signals_.take()) != 0;) {
     const std::string name = signal_name(number);
     const bool again = stopping_ && (number == SIGINT || (number == SIGTERM && last_stop_signal_ == SIGTERM &&
@@ -211,22 +209,21 @@ void LocalLaunch::take_signals() {
   }
 }
 
-void LocalLaunch::note_cause(int rank, Cause cause, Clock::time_point when) {
+void Launch::note_cause(int rank, Cause cause, Clock::time_point when) {
   if (ending_) return;
   complete(cause, rank);
   if (cause.what != Cause::What::disconnected) log_info("launcher: {}", describe(cause));
   first_cause_.add(std::move(cause), when);
 }
 
-void LocalLaunch::complete(Cause& cause, int rank) const {
+void Launch::complete(Cause& cause, int rank) const {
   const WorkerStatus& status = server_.worker(rank);
-  const Worker& worker = workers_[static_cast<std::size_t>(rank)];
   cause.rank = rank;
-  cause.host = status.joined ? status.host : host_name();
-  cause.process = worker.process.pid();
+  cause.host = status.joined ? status.host : workers_.host(rank);
+  cause.process = status.joined ? status.process : workers_.process(rank);
   cause.phase = status.phase;
   cause.step = status.step;
-  cause.log = worker.log.string();
+  cause.log = watched(rank).log.string();
   // Of a death the last heartbeat says what came before, not what it died of.
   const bool stalled = cause.what == Cause::What::silent || cause.what == Cause::What::no_progress;
   if (stalled) {
@@ -235,7 +232,7 @@ void LocalLaunch::complete(Cause& cause, int rank) const {
   }
 }
 
-void LocalLaunch::take_event(const ControlEvent& event) {
+void Launch::take_event(const ControlEvent& event) {
   using Kind = ControlEvent::Kind;
   const auto now = Clock::now();
   switch (event.kind) {
@@ -245,12 +242,10 @@ void LocalLaunch::take_event(const ControlEvent& event) {
       note_cause(event.rank, {.what = Cause::What::reported, .kind = event.error, .message = event.text}, now);
       break;
     case Kind::silent:
-      note_cause(event.rank,
-                 {.what = Cause::What::silent,
-                  .kind = ErrorKind::stalled,
-                  .message = fmt::format("{}; its process is {}", event.text,
-                                         workers_[static_cast<std::size_t>(event.rank)].process.state())},
-                 now);
+      note_cause(
+          event.rank,
+          {.what = Cause::What::silent, .kind = ErrorKind::stalled, .message = event.text + state_text(event.rank)},
+          now);
       break;
     case Kind::no_progress:
       note_cause(event.rank, {.what = Cause::What::no_progress, .kind = ErrorKind::stalled, .message = event.text},
@@ -260,8 +255,7 @@ void LocalLaunch::take_event(const ControlEvent& event) {
       note_cause(event.rank,
                  {.what = Cause::What::not_joined,
                   .kind = ErrorKind::stalled,
-                  .message = fmt::format("{}; its process is {}", text_of(spec_.deadlines.join),
-                                         workers_[static_cast<std::size_t>(event.rank)].process.state())},
+                  .message = text_of(spec_.deadlines.join) + state_text(event.rank)},
                  now);
       break;
     case Kind::disconnected: note_cause(event.rank, {.what = Cause::What::disconnected}, now); break;
@@ -271,51 +265,59 @@ void LocalLaunch::take_event(const ControlEvent& event) {
   }
 }
 
-void LocalLaunch::take_events() {
+void Launch::take_events() {
   for (const ControlEvent& event : server_.process()) take_event(event);
-  if (pmix_) {
-    while (auto abort = pmix_->take_abort()) {
-      if (abort->rank < 0 || abort->rank >= spec_.ranks) continue;
-      note_cause(abort->rank, {.what = Cause::What::aborted, .number = abort->status, .message = abort->message},
-                 Clock::now());
+}
+
+void Launch::take_news() {
+  for (Workers::News& news : workers_.take_news()) {
+    if (news.kind == Workers::News::Kind::aborted) {
+      note_cause(news.rank, {.what = Cause::What::aborted, .number = news.number, .message = news.message}, news.when);
+    } else {
+      watched(news.rank).end = std::move(news);
     }
   }
 }
 
-void LocalLaunch::take_exits() {
-  for (int rank = 0; rank < spec_.ranks; ++rank) {
-    Worker& worker = workers_[static_cast<std::size_t>(rank)];
-    if (!worker.exit && (worker.exit = worker.process.reap())) worker.exited = Clock::now();
-  }
+std::string Launch::state_text(int rank) const {
+  const std::string state = workers_.state(rank);
+  return state.empty() ? "" : "; its process is " + state;
 }
 
 // What a worker said before it ended must have been read first: its connection's end tells.
-void LocalLaunch::judge_exit(int rank) {
-  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+void Launch::judge_end(int rank) {
+  Watched& worker = watched(rank);
   const WorkerStatus& status = server_.worker(rank);
-  if (worker.judged || !worker.exit) return;
-  const bool by_signal = worker.exit->signal != 0;
-  if (!by_signal && status.connected && Clock::now() - worker.exited < last_words) return;
+  if (worker.judged || !worker.end) return;
+  if (worker.end->kind == Workers::News::Kind::lost) return judge_loss(rank);
+  const ExitStatus& exit = worker.end->status;
+  const bool by_signal = exit.signal != 0;
+  if (!by_signal && status.connected && Clock::now() - worker.end->when < last_words) return;
   worker.judged = true;
   if (status.finished) return judge_teardown(rank);
   Cause cause{.what = by_signal ? Cause::What::killed : Cause::What::exited,
-              .number = by_signal ? worker.exit->signal : worker.exit->code};
-  if (by_signal && worker.exit->signal == SIGKILL) {
-    const auto oom_now = count_oom_kills();
-    if (oom_before_ && oom_now && *oom_now > *oom_before_) {
-      cause.message = "the kernel killed it for want of memory (oom_kill of its control group rose)";
-    }
+              .number = by_signal ? exit.signal : exit.code};
+  if (worker.end->out_of_memory) {
+    cause.message = "the kernel killed it for want of memory (oom_kill of its control group rose)";
   }
-  if (worker.exit->core_dumped) cause.message = "core dumped";
+  if (exit.core_dumped) cause.message = "core dumped";
   if (const std::string words = last_words_in(worker.log, worker.log_begin); !words.empty()) {
     cause.message = "inside " + words;
   }
-  note_cause(rank, std::move(cause), worker.exited);
+  note_cause(rank, std::move(cause), worker.end->when);
+}
+
+// All are lost together: the lowest rank that had not finished stands for them.
+void Launch::judge_loss(int rank) {
+  watched(rank).judged = true;
+  if (server_.worker(rank).finished || lost_one_) return;
+  lost_one_ = true;
+  note_cause(rank, {.what = Cause::What::lost, .message = watched(rank).end->message}, watched(rank).end->when);
 }
 
 // The rank's work is done, so the others go on; but a process that ends badly is not passed over.
-void LocalLaunch::judge_teardown(int rank) {
-  const ExitStatus& exit = *workers_[static_cast<std::size_t>(rank)].exit;
+void Launch::judge_teardown(int rank) {
+  const ExitStatus& exit = watched(rank).end->status;
   const int promised = server_.worker(rank).exit_code;
   if (ending_ || teardown_ || (exit.signal == 0 && exit.code == promised)) return;
   Cause cause{.what = Cause::What::teardown, .number = exit.signal};
@@ -325,23 +327,23 @@ void LocalLaunch::judge_teardown(int rank) {
   teardown_ = std::move(cause);
 }
 
-void LocalLaunch::end_all(ErrorKind kind, const std::string& message) {
+void Launch::end_all(ErrorKind kind, const std::string& message) {
   ending_ = true;
   kill_at_ = Clock::now() + spec_.grace;
   server_.end(kind, message);
-  for (const Worker& worker : workers_) worker.process.signal(SIGTERM);
+  workers_.terminate();
 }
 
-void LocalLaunch::kill_all() {
+void Launch::kill_all() {
   kill_at_.reset();
   if (!killed_) killed_ = Clock::now();
-  for (const Worker& worker : workers_) worker.process.signal(SIGKILL);
+  workers_.kill();
 }
 
 // What is due by now.
-void LocalLaunch::enforce() {
+void Launch::enforce() {
   const auto now = Clock::now();
-  for (int rank = 0; rank < spec_.ranks; ++rank) judge_exit(rank);
+  for (int rank = 0; rank < spec_.ranks; ++rank) judge_end(rank);
   if (!ending_ && first_cause_.settled_at() && now >= *first_cause_.settled_at()) {
     const Cause& cause = first_cause_.result();
     end_all(cause.kind, fmt::format("the job has failed: {}", describe(cause)));
@@ -357,16 +359,15 @@ void LocalLaunch::enforce() {
     kill_all();
   }
   if (server_.all_joined() && !all_joined_) all_joined_ = now;
-  // Workers that have joined are done with PMIx; without it a killed launcher leaves no files.
-  if (pmix_ && all_joined_ && now - *all_joined_ > pmix_linger) pmix_.reset();
+  if (all_joined_ && now - *all_joined_ > join_linger) workers_.all_joined();
 }
 
-LaunchResult LocalLaunch::run() {
+LaunchResult Launch::run() {
   start_workers();
-  while (running() > 0 || std::ranges::any_of(workers_, [](const Worker& w) { return w.exit && !w.judged; })) {
+  while (running() > 0 || std::ranges::any_of(watched_, [](const Watched& w) { return w.end && !w.judged; })) {
     wait_for_something(next_wake());
     take_signals();
-    take_exits();
+    take_news();
     take_events();
     enforce();
     if (killed_ && Clock::now() - *killed_ > after_kill_deadline) break;
@@ -374,7 +375,7 @@ LaunchResult LocalLaunch::run() {
   return result();
 }
 
-LaunchResult LocalLaunch::result() {
+LaunchResult Launch::result() {
   // After a standstill of this process too, whose workers have meanwhile ended for another reason.
   if (lost_.empty() && spec_.lost) lost_ = spec_.lost();
   if (!lost_.empty()) return {static_cast<int>(ErrorKind::checkpoint), stopping_, {}, "job ended: " + lost_};
@@ -389,13 +390,13 @@ LaunchResult LocalLaunch::result() {
   return {code, stopping_, {}, {}};
 }
 
-LaunchResult LocalLaunch::result_of(const Cause& cause) const {
+LaunchResult Launch::result_of(const Cause& cause) const {
   return {static_cast<int>(cause.kind), stopping_, cause, report_of(cause)};
 }
 
-std::string LocalLaunch::report_of(const Cause& cause) const {
+std::string Launch::report_of(const Cause& cause) const {
   std::string report = "job failed: " + describe(cause);
-  const Worker& worker = workers_[static_cast<std::size_t>(cause.rank)];
+  const Watched& worker = watched(cause.rank);
   const std::vector<std::string> lines = last_lines(worker.log, worker.log_begin);
   report += lines.empty() ? fmt::format("\n  {} holds nothing of this run", worker.log.string())
                           : fmt::format("\n  last lines of {}:", worker.log.string());
@@ -408,7 +409,7 @@ std::string LocalLaunch::report_of(const Cause& cause) const {
   }
   std::vector<int> alive;
   for (int rank = 0; rank < spec_.ranks; ++rank) {
-    if (workers_[static_cast<std::size_t>(rank)].process.running()) alive.push_back(rank);
+    if (workers_.is_running(rank)) alive.push_back(rank);
   }
   if (!alive.empty()) {
     report += fmt::format("\n  {}: killed, but still there (in uninterruptible sleep?)", format_ranks(alive));
@@ -418,9 +419,14 @@ std::string LocalLaunch::report_of(const Cause& cause) const {
 
 }  // namespace
 
-LaunchResult launch_local(const LaunchSpec& spec) {
+LaunchResult launch(const LaunchSpec& spec, Workers& workers) {
   ANANKE_CHECK(spec.ranks >= 1 && !spec.arguments.empty(), "{} ranks, {} arguments", spec.ranks, spec.arguments.size());
-  return LocalLaunch(spec).run();
+  return Launch(spec, workers).run();
+}
+
+LaunchResult launch_local(const LaunchSpec& spec) {
+  LocalWorkers workers(spec);
+  return launch(spec, workers);
 }
 
 }  // namespace ananke

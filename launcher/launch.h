@@ -1,4 +1,4 @@
-// Runs a job's workers on this node under an embedded PMIx server and the control channel, and says how it ended.
+// Runs a job's workers, on this node or those of an allocation, with the control channel, and says how the job ended.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct LaunchSpec {
   std::filesystem::path run_dir;  // exists; logs/rank-N.log are appended to
   ControlDeadlines deadlines;
   std::chrono::milliseconds grace{2'000};  // from the request to leave (and TERM) to KILL, once the job has failed
-  // A line for the console: workers' lines and the launcher's notices. Must not block. Called from within launch_local.
+  // A line for the console: workers' lines and the launcher's notices. Must not block. Called from within launch.
   std::function<void(const std::string& line)> console;
   // Why the run folder is no longer this job's, or nothing: asked every second, and ends the job. May be empty.
   std::function<std::string()> lost;
@@ -34,14 +34,19 @@ struct LaunchResult {
   std::string report;          // of a failure: several lines, without a trailing newline
 };
 
-// Environment of every worker besides PMIx's.
+class Workers;  // launcher/workers.h
+
+// Environment of every worker besides what says who it is.
 constexpr const char* control_variable = "ANANKE_CONTROL";  // host:port
 constexpr const char* secret_variable = "ANANKE_SECRET";
 
 // Blocks until every worker has ended. While it runs, INT, TERM, HUP, USR1 and USR2 to this process become a request to
 // stop after a step and a checkpoint; a second INT, or a second TERM after a second's time, ends the job at once.
-// Other threads of the caller should have these signals blocked. Once per process (see PmixServer).
-// Throws Error(resource) where the workers cannot be started.
+// Other threads of the caller should have these signals blocked. Throws Error(resource) where the workers cannot be
+// started.
+LaunchResult launch(const LaunchSpec& spec, Workers& workers);
+
+// With workers on this node. Once per process (see PmixServer).
 LaunchResult launch_local(const LaunchSpec& spec);
 
 }  // namespace ananke

@@ -1,4 +1,4 @@
-#include "launcher/local_launch.h"
+#include "launcher/launch.h"
 
 #include <csignal>
 #include <filesystem>

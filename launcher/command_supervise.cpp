@@ -1,0 +1,78 @@
+// `ananke supervise RUN_DIR worker ...`: a task of srun. Starts one worker, hands it the signals that Slurm sends, and
+// tells the launcher how it ended: srun itself would only print it. Not for people.
+#include <poll.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "launcher/command.h"
+#include "launcher/oom_counter.h"
+#include "launcher/signal_file.h"
+#include "launcher/slurm/task_report.h"
+#include "launcher/workers.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/base/process.h"
+#include "runtime/bootstrap/identity.h"
+
+namespace ananke {
+namespace {
+
+void tell(const TaskReport& report) {
+  const std::string line = to_line(report) + "\n";
+  for (std::size_t sent = 0; sent < line.size();) {
+    const ssize_t count = write(STDOUT_FILENO, line.data() + sent, line.size() - sent);
+    if (count <= 0) return;  // srun is gone, and the worker hears that from the launcher
+    sent += static_cast<std::size_t>(count);
+  }
+}
+
+std::string step_of_environment() {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  const char* step = std::getenv("SLURM_STEP_ID");
+  return job == nullptr || step == nullptr ? "" : fmt::format("{}.{}", job, step);
+}
+
+ExitStatus wait_for(WorkerProcess& worker, SignalFile& signals) {
+  for (;;) {
+    pollfd ready[2] = {{signals.descriptor(), POLLIN, 0}, {worker.descriptor(), POLLIN, 0}};
+    poll(ready, 2, -1);
+    for (int number; (number = signals.take()) != 0;) worker.signal(number);
+    if (const auto end = worker.reap()) return *end;
+  }
+}
+
+}  // namespace
+
+int command_supervise(const Arguments& arguments) {
+  if (arguments.describe != nullptr) return 0;
+  if (arguments.words.size() < 2) fail(ErrorKind::usage, "a supervisor is started by `ananke run`, through srun");
+  SignalFile signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+  std::signal(SIGPIPE, SIG_IGN);
+  const Identity me = identify_by_slurm([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+  TaskReport report{.rank = me.rank, .host = me.host, .step = step_of_environment()};
+  const auto oom_before = count_oom_kills();
+  try {
+    ProcessSpec spec;
+    spec.program = std::filesystem::read_symlink("/proc/self/exe").string();
+    spec.arguments = {spec.program};
+    spec.arguments.insert(spec.arguments.end(), arguments.words.begin() + 1, arguments.words.end());
+    spec.environment = changed_environment({});
+    spec.log = log_of(arguments.words.front(), me.rank);
+    WorkerProcess worker(spec);
+    report.process = worker.pid();
+    tell(report);
+    report.end = wait_for(worker, signals);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ananke: rank %d on %s: %s\n", me.rank, me.host.c_str(), error.what());
+    report.end = ExitStatus{.code = static_cast<int>(ErrorKind::resource)};
+  }
+  const auto oom_after = count_oom_kills();
+  report.out_of_memory = report.end->signal == SIGKILL && oom_before && oom_after && *oom_after > *oom_before;
+  tell(report);
+  return 0;  // a bad exit is told; srun shall not end the others for it
+}
+
+}  // namespace ananke
