@@ -17,6 +17,7 @@
 #include "launcher/run_folder.h"
 #include "launcher/run_plan.h"
 #include "launcher/slurm/command.h"
+#include "launcher/slurm/restarts.h"
 #include "launcher/slurm/srun_launch.h"
 #include "runtime/base/log.h"
 #include "runtime/base/units.h"
@@ -64,7 +65,7 @@ void print_end(const LaunchResult& result, const std::vector<std::string>& words
   if (is_refusal(kind) || !newest) return;
   std::string again = "ananke run";
   for (const std::string& word : words) {
-    if (word != "--resume") again += " " + quote_word(word);
+    if (word != "--resume" && word != "--requeue") again += " " + quote_word(word);
   }
   std::fprintf(stderr, "ananke: to go on from the newest checkpoint (step %llu): %s --resume\n",
                static_cast<unsigned long long>(*newest), again.c_str());
@@ -80,11 +81,43 @@ LaunchResult launch_where(const LaunchSpec& spec, const std::optional<SrunPlan>&
   return launch(spec, workers);
 }
 
-int run_job(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, bool resume) {
+// Of an allocation: whether this start may be, and what may follow it.
+class SlurmStart {
+ public:
+  SlurmStart(const Site& site, const SrunPlan& plan, const Path& run_dir)
+      : site_(site), plan_(plan), run_dir_(run_dir), begin_(newest_complete_checkpoint(run_dir).value_or(0)) {
+    record_start(run_dir, {plan.job_id, plan.restarts, begin_, utc_now()});
+    if (plan.restarts == 0) return;
+    const std::string enough = enough_starts(read_starts(run_dir), site.slurm().batch());
+    if (!enough.empty()) fail(ErrorKind::checkpoint, "not started again: {}", enough);
+  }
+  // After the run folder has been let go: Slurm may end this process at once.
+  void requeue_after(const LaunchResult& result) const {
+    const auto end = static_cast<ErrorKind>(result.exit_code);
+    std::string why_not =
+        why_no_restart(end, result.by_keyboard, begin_, newest_complete_checkpoint(run_dir_).value_or(0));
+    if (why_not.empty()) why_not = requeue(plan_.job_id, parse_duration(site_.slurm().command_deadline()));
+    std::fprintf(
+        stderr, "ananke: job %s is %s\n", plan_.job_id.c_str(),
+        why_not.empty() ? "requeued; it will go on from the newest checkpoint" : ("not requeued: " + why_not).c_str());
+  }
+
+ private:
+  const Site& site_;
+  const SrunPlan& plan_;
+  const Path run_dir_;
+  const std::uint64_t begin_;
+};
+
+struct RunOptions {
+  bool resume = false, requeue = false;
+};
+
+// With the run folder held.
+LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, bool resume,
+                           const std::optional<SrunPlan>& slurm, std::optional<SlurmStart>& start) {
   const Path run_dir = std::filesystem::absolute(loaded.job.run_dir());
   const int ranks = static_cast<int>(loaded.job.resolved().ranks());
-  std::optional<SrunPlan> slurm;
-  if (site.start() == Site::SRUN) slurm = plan_srun(site, ranks);
   make_run_folder(run_dir);
   const RunLock lock(run_dir, [](const std::string& line) { std::fprintf(stderr, "ananke: %s\n", line.c_str()); });
   if (resume) {
@@ -92,6 +125,7 @@ int run_job(const std::vector<std::string>& words, LoadedJob& loaded, const Site
   } else {
     check_unused(run_dir);
   }
+  if (slurm) start.emplace(site, *slurm, run_dir);
   loaded.job.mutable_resolved()->set_started(utc_now());
   write_run_files(run_dir, loaded, site);
   open_log(run_dir / "logs" / "launcher.log", "launcher", LogLevel::info);
@@ -106,6 +140,17 @@ int run_job(const std::vector<std::string>& words, LoadedJob& loaded, const Site
   }
   if (result.exit_code != 0) log_info("exit code {}; {}", result.exit_code, result.report);
   print_end(result, words, run_dir);
+  return result;
+}
+
+int run_job(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, const RunOptions& options) {
+  std::optional<SrunPlan> slurm;
+  if (site.start() == Site::SRUN) slurm = plan_srun(site, static_cast<int>(loaded.job.resolved().ranks()));
+  // Whoever has requeued the job, it was not to begin anew.
+  const bool resume = options.resume || (slurm && slurm->restarts > 0);
+  std::optional<SlurmStart> start;
+  const LaunchResult result = run_in_folder(words, loaded, site, resume, slurm, start);
+  if (start && options.requeue) start->requeue_after(result);
   return result.exit_code;
 }
 
@@ -124,7 +169,8 @@ std::string policy_named(const std::string& name) {
 
 int command_run(const Arguments& arguments) {
   JobArguments job;
-  bool resume = false, dry_run = false, memory = false;
+  RunOptions run;
+  bool dry_run = false, memory = false;
   std::string admission;
   CommandOptions options(
       "run", "JOB [options]",
@@ -132,8 +178,10 @@ int command_run(const Arguments& arguments) {
       "site says so by srun on the nodes of the allocation that this runs in, and waits for them. INT\n"
       "or TERM stops it after a step and a checkpoint.");
   job.add_to(options);
-  options.add()("resume", po::bool_switch(&resume),
+  options.add()("resume", po::bool_switch(&run.resume),
                 "go on from the newest complete checkpoint of the run folder, where there is one")(
+      "requeue", po::bool_switch(&run.requeue),
+      "in a batch job of Slurm: requeue it when it was stopped or has lost a worker, if there is a new checkpoint")(
       "dry-run", po::bool_switch(&dry_run),
       "print what `check` does and the plan: placement, memory, steps, where it would write and start; then leave")(
       "print-memory", po::bool_switch(&memory),
@@ -149,9 +197,9 @@ int command_run(const Arguments& arguments) {
   LoadedJob loaded = load_checked_job(job);
   if (print_instead(job, loaded)) return 0;
   if (memory) return print_memory(loaded, site);
-  if (!dry_run) return run_job(arguments.words, loaded, site, resume);
+  if (!dry_run) return run_job(arguments.words, loaded, site, run);
   print_valid(job, loaded, site);
-  return print_run_plan(loaded, site, resume);
+  return print_run_plan(loaded, site, run.resume);
 }
 
 }  // namespace ananke

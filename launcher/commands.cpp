@@ -22,6 +22,8 @@ int command_plugins(const Arguments& arguments);
 int command_plugins_info(const Arguments& arguments);
 int command_plugins_new(const Arguments& arguments);
 int command_run(const Arguments& arguments);
+int command_status(const Arguments& arguments);
+int command_submit(const Arguments& arguments);
 int command_supervise(const Arguments& arguments);
 int command_trace(const Arguments& arguments);
 int command_worker(const Arguments& arguments);
@@ -29,6 +31,8 @@ int command_worker(const Arguments& arguments);
 std::span<const Command> all_commands() {
   static constexpr Command commands[] = {
       {"run", "train: start the job's workers, here or by srun, and wait for them", command_run},
+      {"submit", "give a job to Slurm: make the site's batch script and submit it", command_submit},
+      {"status", "how a job of Slurm and its run are", command_status},
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
       {"compare", "two runs: configuration, loss curves, evaluations, speed, bytes, memory", command_compare},
       {"trace", "a traced step: how busy each stream was, gaps, what took the time", command_trace},

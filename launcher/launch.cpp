@@ -107,6 +107,7 @@ class Launch {
   void enforce();
   void kill_all();
   LaunchResult result();
+  LaunchResult judge();
   LaunchResult result_of(const Cause& cause) const;
   std::string report_of(const Cause& cause) const;
   int running() const;
@@ -376,10 +377,16 @@ LaunchResult Launch::run() {
 }
 
 LaunchResult Launch::result() {
+  LaunchResult ended = judge();
+  ended.by_keyboard = last_stop_signal_ == SIGINT;
+  return ended;
+}
+
+LaunchResult Launch::judge() {
   // After a standstill of this process too, whose workers have meanwhile ended for another reason.
   if (lost_.empty() && spec_.lost) lost_ = spec_.lost();
-  if (!lost_.empty()) return {static_cast<int>(ErrorKind::checkpoint), stopping_, {}, "job ended: " + lost_};
-  if (forced_) return {static_cast<int>(ErrorKind::interrupted), true, {}, {}};
+  if (!lost_.empty()) return {static_cast<int>(ErrorKind::checkpoint), stopping_, false, {}, "job ended: " + lost_};
+  if (forced_) return {static_cast<int>(ErrorKind::interrupted), true, false, {}, {}};
   if (first_cause_.any()) return result_of(first_cause_.result());
   if (teardown_) return result_of(*teardown_);
   int code = 0;
@@ -387,11 +394,11 @@ LaunchResult Launch::result() {
     const int one = server_.worker(rank).exit_code;
     if (code == 0 || code == static_cast<int>(ErrorKind::interrupted)) code = one == 0 ? code : one;
   }
-  return {code, stopping_, {}, {}};
+  return {code, stopping_, false, {}, {}};
 }
 
 LaunchResult Launch::result_of(const Cause& cause) const {
-  return {static_cast<int>(cause.kind), stopping_, cause, report_of(cause)};
+  return {static_cast<int>(cause.kind), stopping_, false, cause, report_of(cause)};
 }
 
 std::string Launch::report_of(const Cause& cause) const {

@@ -30,6 +30,7 @@ struct LaunchSpec {
 struct LaunchResult {
   int exit_code = 0;           // 0, or the value of an ErrorKind
   bool stopped = false;        // a stop was requested
+  bool by_keyboard = false;    // by Ctrl-C
   std::optional<Cause> cause;  // of a failure
   std::string report;          // of a failure: several lines, without a trailing newline
 };

@@ -55,7 +55,7 @@ Site load_site(const std::string& name) {
   }
   site.mutable_deadlines();
   site.mutable_memory();
-  if (site.start() == Site::SRUN) site.mutable_slurm();
+  if (site.start() == Site::SRUN) site.mutable_slurm()->mutable_batch();
   write_defaults(schema, &site);
   return site;
 }

@@ -3,16 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
 #include "launcher/slurm/address.h"
 #include "launcher/slurm/command.h"
 #include "launcher/slurm/task_report.h"
 #include "runtime/base/error.h"
+#include "tests/launcher/slurm/fake_programs.h"
 #include "tests/refusal.h"
-#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -100,24 +96,6 @@ TEST(LauncherAddress, IsNoneThatOnlyThisNodeCanUse) {
       std::string::npos);
   EXPECT_NE(refused({"", "ib17"}).find("network_interface 'ib17' is not among those that are up"), std::string::npos);
 }
-
-// Programs of a test's own, found before any other.
-class FakePrograms : public ::testing::Test {
- protected:
-  FakePrograms() {
-    if (const char* path = std::getenv("PATH")) before_ = path;
-    setenv("PATH", (folder_.path().string() + ":" + before_).c_str(), 1);
-  }
-  ~FakePrograms() override { setenv("PATH", before_.c_str(), 1); }
-  void program(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_.path() / name) << "#!/bin/sh\n" << text << "\n";
-    std::filesystem::permissions(folder_.path() / name, std::filesystem::perms::owner_all);
-  }
-
- private:
-  TemporaryFolder folder_;
-  std::string before_;
-};
 
 TEST_F(FakePrograms, ThatHangOrFailAreQuoted) {
   program("srun", "sleep 100 & sleep 100");

@@ -1,0 +1,148 @@
+// `ananke status JOBID|RUN_DIR`: how a job of Slurm and its run are, from wherever the run folder can be seen.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "ananke/job.pb.h"
+#include "launcher/command.h"
+#include "launcher/command_options.h"
+#include "launcher/run_folder.h"
+#include "launcher/slurm/command.h"
+#include "launcher/slurm/restarts.h"
+#include "runtime/base/error.h"
+#include "runtime/base/units.h"
+#include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/run_lock.h"
+#include "runtime/config/job.h"
+#include "runtime/telemetry/run_records.h"
+
+namespace ananke {
+namespace {
+
+using Path = std::filesystem::path;
+constexpr std::chrono::seconds deadline{20};
+
+void print_line(const char* title, const std::string& text) { std::printf("%-12s %s\n", title, text.c_str()); }
+
+// "Key=Value" of what scontrol says.
+std::map<std::string, std::string> fields_of(const std::string& text) {
+  std::map<std::string, std::string> fields;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const auto equals = word.find('=');
+    if (equals != std::string::npos) fields.emplace(word.substr(0, equals), word.substr(equals + 1));
+  }
+  return fields;
+}
+
+struct SlurmJob {
+  std::map<std::string, std::string> fields;
+  std::string problem;  // why there are none
+};
+
+SlurmJob ask_slurm(const std::string& job) {
+  const std::vector<std::string> words{"scontrol", "show", "job", "--oneliner", job};
+  const CommandOutput said = run_command(words, deadline);
+  if (said.late || said.code != 0) return {{}, describe_failure(words, said, deadline)};
+  return {fields_of(said.output), ""};
+}
+
+void print_job(const std::string& id, SlurmJob job) {
+  if (!job.problem.empty()) return print_line("job", fmt::format("{}: UNKNOWN: {}", id, job.problem));
+  auto& fields = job.fields;
+  std::string text = fmt::format("{} '{}': {}", id, fields["JobName"], fields["JobState"]);
+  if (fields["JobState"] == "PENDING") text += " (" + fields["Reason"] + ")";
+  if (!fields["NodeList"].empty() && fields["NodeList"] != "(null)") text += " on " + fields["NodeList"];
+  text += fmt::format(", {} of {}, restart {}, exit code {}", fields["RunTime"], fields["TimeLimit"],
+                      fields["Restarts"], fields["ExitCode"].substr(0, fields["ExitCode"].find(':')));
+  print_line("job", text);
+}
+
+// RUN_DIR/logs/slurm-77.out, as `ananke submit` has it.
+std::optional<Path> run_folder_of(const std::map<std::string, std::string>& fields) {
+  const auto found = fields.find("StdOut");
+  if (found == fields.end()) return std::nullopt;
+  const Path output = found->second;
+  if (output.parent_path().filename() != "logs") return std::nullopt;
+  return output.parent_path().parent_path();
+}
+
+std::string age_of(const Path& file) {
+  std::error_code unknown;
+  const auto time = std::filesystem::last_write_time(file, unknown);
+  if (unknown) return "at a time unknown";
+  const std::chrono::duration<double> age = std::filesystem::file_time_type::clock::now() - time;
+  return format_duration(std::max(age.count(), 0.0)) + " ago";
+}
+
+void print_progress(const Path& run_dir) {
+  const RunRecords records = read_run_records(run_dir);
+  if (records.steps.empty()) return print_line("step", "none yet");
+  const StepRecord& last = records.steps.rbegin()->second;
+  std::string of;
+  try {
+    of = fmt::format("/{}", load_resolved_job(run_dir / "job.textproto").job.training().steps());
+  } catch (
+      const Error&) {  // of another version, or its plugins have changed: the number of steps is not worth a refusal
+  }
+  print_line("step", fmt::format("{}{}, loss {:.4f}, {} tokens/s, {}", last.step(), of, last.loss(),
+                                 format_count(last.tokens_per_second()), age_of(run_dir / "steps.jsonl")));
+  if (!records.events.empty()) {
+    const RunEvent& event = records.events.back();
+    print_line("last event",
+               fmt::format("{} at step {}: {}", RunEvent::Kind_Name(event.kind()), event.step(), event.text()));
+  }
+}
+
+void print_run(const Path& run_dir) {
+  print_line("run folder", run_dir.string());
+  if (const auto holder = holder_of_run(run_dir)) {
+    const char* life = holder->life == Life::gone ? ", which is gone" : "";
+    print_line("held by", fmt::format("{} since {}{}", holder->name, holder->since, life));
+  } else {
+    print_line("held by", "nobody");
+  }
+  print_progress(run_dir);
+  const auto checkpoints = find_checkpoints(run_dir);
+  const auto newest = std::ranges::find_if(checkpoints, &FoundCheckpoint::complete);
+  print_line("checkpoint", newest == checkpoints.end() ? std::string("none")
+                                                       : fmt::format("step {}, complete, {}", newest->step,
+                                                                     age_of(newest->folder / "COMPLETE")));
+  for (const Start& start : read_starts(run_dir)) {
+    print_line("start", fmt::format("job {}, restart {}, at checkpoint {}, {}", start.job, start.restart, start.step,
+                                    start.time));
+  }
+}
+
+}  // namespace
+
+int command_status(const Arguments& arguments) {
+  std::string what;
+  CommandOptions options("status", "JOBID|RUN_DIR",
+                         "How a job of Slurm and its run are: state, nodes, last step, checkpoints, restarts.");
+  options.word("JOBID|RUN_DIR", what);
+  if (!options.read(arguments)) return 0;
+  const bool is_number = !what.empty() && what.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number && !std::filesystem::exists(what)) {
+    const SlurmJob job = ask_slurm(what);
+    if (!job.problem.empty())
+      fail(ErrorKind::data, "nothing is known of job {}: {}; give its run folder instead", what, job.problem);
+    print_job(what, job);
+    if (const auto run_dir = run_folder_of(job.fields)) print_run(*run_dir);
+    return 0;
+  }
+  const Path run_dir = std::filesystem::absolute(what);
+  if (!std::filesystem::exists(run_dir / "job.textproto") && read_starts(run_dir).empty()) {
+    fail(ErrorKind::data, "{} is no run folder: it has no job.textproto", run_dir.string());
+  }
+  const std::vector<Start> starts = read_starts(run_dir);
+  if (!starts.empty()) print_job(starts.back().job, ask_slurm(starts.back().job));
+  print_run(run_dir);
+  return 0;
+}
+
+}  // namespace ananke

@@ -1,0 +1,196 @@
+// `ananke submit JOB`: validates the job, renders the site's batch script, and gives it to sbatch.
+#include <unistd.h>
+
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "ananke/site.pb.h"
+#include "launcher/command.h"
+#include "launcher/job_options.h"
+#include "launcher/run_folder.h"
+#include "launcher/slurm/batch_script.h"
+#include "launcher/slurm/command.h"
+#include "runtime/base/error.h"
+#include "runtime/base/replace_file.h"
+#include "runtime/base/units.h"
+#include "runtime/config/site.h"
+#include "runtime/telemetry/run_records.h"
+
+namespace ananke {
+namespace {
+
+namespace po = boost::program_options;
+using Path = std::filesystem::path;
+using std::chrono::seconds;
+
+struct SubmitArguments {
+  JobArguments job;
+  int nodes = 0;
+  std::string time;
+  bool resume = false, no_requeue = false, dry_run = false;
+};
+
+// Seconds that a last step and a checkpoint have taken in this folder; 0 where there was none.
+double measured_seconds(const Path& run_dir) {
+  const RunRecords records = read_run_records(run_dir);
+  double save = 0, step = 0;
+  for (const RunEvent& event : records.events) {
+    double value = 0;
+    if (event.kind() == RunEvent::CHECKPOINT && std::sscanf(event.text().c_str(), "written in %lf s", &value) == 1) {
+      save = std::max(save, value);
+    }
+  }
+  for (const auto& [number, record] : records.steps) step = std::max(step, record.seconds());
+  return save + step;
+}
+
+// Twice as long as was ever needed, and never less than the site says.
+seconds lead_time(const Batch& batch, const Path& run_dir, seconds limit) {
+  const auto stated = std::chrono::ceil<seconds>(parse_duration(batch.lead_time()));
+  const double measured = measured_seconds(run_dir);
+  const seconds lead = std::max(stated, seconds(static_cast<long>(2 * measured) + 1));
+  if (lead > stated) {
+    std::printf("note: a step and a checkpoint took %s here, so the signal comes %s before the end, not %s\n",
+                format_duration(measured).c_str(), format_duration(static_cast<double>(lead.count())).c_str(),
+                batch.lead_time().c_str());
+  }
+  if (2 * lead > limit) {
+    fail(ErrorKind::config,
+         "the signal to stop would come {} before the end of {}: nothing would be left to train; ask for a longer time "
+         "(--time) or shorten slurm.batch.lead_time",
+         format_duration(static_cast<double>(lead.count())), format_duration(static_cast<double>(limit.count())));
+  }
+  return lead;
+}
+
+int ranks_per_node(const Site& site, int ranks, int nodes) {
+  const int wanted = static_cast<int>(site.slurm().ranks_per_node());
+  if (ranks % nodes != 0) {
+    fail(ErrorKind::config, "{} ranks do not spread evenly over {} nodes; change --nodes or the mesh", ranks, nodes);
+  }
+  if (wanted > 0 && ranks / nodes != wanted) {
+    fail(ErrorKind::config,
+         "{} ranks on {} nodes are {} a node, and site '{}' has {} (slurm.ranks_per_node): give --nodes {}", ranks,
+         nodes, ranks / nodes, site.name(), wanted, (ranks + wanted - 1) / wanted);
+  }
+  return ranks / nodes;
+}
+
+// What `ananke run` is to be called with on the first node.
+std::vector<std::string> run_command_of(const SubmitArguments& arguments, const Path& run_dir) {
+  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "run",
+                                 std::filesystem::absolute(arguments.job.job.file).string(), "--site"};
+  const std::string& site = arguments.job.site;
+  const bool is_file = site.find('/') != std::string::npos || site.ends_with(".textproto");
+  words.push_back(is_file ? std::filesystem::absolute(site).string() : site);
+  if (arguments.job.job.ranks > 0) words.insert(words.end(), {"--ranks", std::to_string(arguments.job.job.ranks)});
+  for (const std::string& one : arguments.job.job.overrides) {
+    if (!one.starts_with("run_dir=")) words.insert(words.end(), {"--set", one});
+  }
+  words.insert(words.end(), {"--run-dir", run_dir.string()});
+  if (arguments.resume) words.push_back("--resume");
+  if (!arguments.no_requeue) words.push_back("--requeue");
+  return words;
+}
+
+std::string read_whole(const Path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream) fail(ErrorKind::config, "cannot read {}", file.string());
+  return text.str();
+}
+
+// Slurm's version where there is one: the script's forms depend on it.
+SlurmVersion version_here(std::chrono::milliseconds deadline, bool needed) {
+  const std::vector<std::string> words{"sbatch", "--version"};
+  const CommandOutput said = run_command(words, deadline);
+  if (needed && (said.late || said.code != 0)) {
+    fail(said.late ? ErrorKind::stalled : ErrorKind::resource, "{}", describe_failure(words, said, deadline));
+  }
+  const SlurmVersion version = parse_slurm_version(said.code == 0 ? said.output : "");
+  if (!version.known()) std::printf("note: no sbatch here says its version, so the forms are the newest's\n");
+  return version;
+}
+
+std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, const Site& site, const Path& run_dir) {
+  const Batch& batch = site.slurm().batch();
+  BatchRequest request;
+  const int ranks = static_cast<int>(loaded.job.resolved().ranks());
+  const int wanted = static_cast<int>(site.slurm().ranks_per_node());
+  request.nodes = arguments.nodes > 0 ? arguments.nodes : wanted > 0 ? std::max(1, ranks / wanted) : 1;
+  request.ranks_per_node = ranks_per_node(site, ranks, request.nodes);
+  request.job_name = loaded.job.name();
+  request.time_limit =
+      std::chrono::ceil<seconds>(parse_duration(arguments.time.empty() ? batch.time_limit() : arguments.time));
+  request.lead_time = lead_time(batch, run_dir, request.time_limit);
+  request.run_dir = run_dir;
+  request.command = run_command_of(arguments, run_dir);
+  const Path file = find_template(arguments.job.site);
+  const SlurmVersion version = version_here(parse_duration(site.slurm().command_deadline()), !arguments.dry_run);
+  return fill_template(read_whole(file), batch_words(request, site, version), file.string());
+}
+
+int submit(const std::string& script, const Site& site, const Path& run_dir) {
+  const Path file = run_dir / "train.sbatch";
+  ReplacedFile replaced(file);
+  std::ofstream stream(replaced.partial(), std::ios::trunc);
+  stream << script;
+  stream.close();
+  if (!stream) fail(ErrorKind::resource, "cannot write {}", file.string());
+  replaced.commit();
+  std::string job = output_of({"sbatch", "--parsable", file.string()}, parse_duration(site.slurm().command_deadline()));
+  job = job.substr(0, job.find_first_of(";\n"));  // "77;cluster"
+  std::printf("submitted job %s; its output will be %s/logs/slurm-%s.out, and `ananke status %s` tells how it is\n",
+              job.c_str(), run_dir.c_str(), job.c_str(), job.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int command_submit(const Arguments& arguments) {
+  SubmitArguments given;
+  CommandOptions options(
+      "submit", "JOB [options]",
+      "Gives a job to Slurm: checks it, makes a batch script from the site's template, and submits that. The\n"
+      "job stops with a checkpoint before its time is over, and is requeued while it gets on.");
+  given.job.add_to(options);
+  options.add()("nodes", po::value(&given.nodes)->value_name("N"),
+                "number of nodes; default: ranks / slurm.ranks_per_node of the site, else 1")(
+      "time", po::value(&given.time)->value_name("DURATION"), "time limit, such as \"90min\"; default: the site's")(
+      "resume", po::bool_switch(&given.resume), "go on from the newest complete checkpoint of the run folder")(
+      "no-requeue", po::bool_switch(&given.no_requeue), "once it has stopped, leave it so")(
+      "dry-run", po::bool_switch(&given.dry_run), "print the script and leave");
+  if (!options.read(arguments)) return 0;
+  given.job.complete(options);
+  if (options.given("nodes") && (given.nodes < 1 || given.nodes > 1 << 20)) {
+    fail(ErrorKind::usage, "--nodes {} is no number of nodes", given.nodes);
+  }
+  const Site site = load_site(given.job.site);
+  const LoadedJob loaded = load_checked_job(given.job);
+  if (print_instead(given.job, loaded)) return 0;
+  if (site.start() != Site::SRUN) {
+    fail(ErrorKind::config,
+         "site '{}' has no Slurm (start: LOCAL); start the job with `ananke run`, or name another --site", site.name());
+  }
+  const Path run_dir = std::filesystem::absolute(loaded.job.run_dir());
+  check_run_folder(run_dir);
+  if (given.resume) {
+    check_resumable(run_dir, loaded);
+  } else {
+    check_unused(run_dir);
+  }
+  const std::string script = render(given, loaded, site, run_dir);
+  if (given.dry_run) {
+    std::fputs(script.c_str(), stdout);
+    return 0;
+  }
+  make_run_folder(run_dir);
+  return submit(script, site, run_dir);
+}
+
+}  // namespace ananke

@@ -1,0 +1,155 @@
+// `ananke submit` and `ananke status` with a real Slurm cluster: scripts, signals, requeues, a node that is lost.
+#include "launcher/slurm/restarts.h"
+#include "runtime/checkpoint/folder.h"
+#include "tests/system/slurm_cluster.h"
+
+namespace ananke {
+namespace {
+
+class SlurmSubmit : public SlurmTest {
+ protected:
+  CommandOutput submit_with(std::vector<std::string> more, const std::string& site = "site.textproto") {
+    std::vector<std::string> words{ananke,
+                                   "submit",
+                                   (folder / "job.textproto").string(),
+                                   "--site",
+                                   site == "local" ? site : (folder / site).string(),
+                                   "--run-dir",
+                                   (folder / "run").string()};
+    words.insert(words.end(), more.begin(), more.end());
+    CommandOutput said = run_command(words, milliseconds(60'000));
+    const auto at = said.output.find("submitted job ");
+    if (at != std::string::npos) {
+      job = said.output.substr(at + 14, said.output.find(';', at) - at - 14);
+      jobs.push_back(job);
+    }
+    return said;
+  }
+  std::string output() const { return text_of(folder / "run" / "logs" / ("slurm-" + job + ".out")); }
+  bool job_says(const std::string& text) const {
+    for (int i = 0; i < 900; ++i) {
+      if (output().find(text) != std::string::npos) return true;
+      std::this_thread::sleep_for(milliseconds(100));
+    }
+    return false;
+  }
+  // A requeued job waits for its credential to expire, unless it is told not to.
+  std::string restart_and_wait() const {
+    for (int i = 0; i < 900 && field(job, "Restarts") == "1" && output().find("restart 1") == std::string::npos; ++i) {
+      run_command({"scontrol", "update", "jobid=" + job, "starttime=now"}, milliseconds(10'000));
+      std::this_thread::sleep_for(milliseconds(300));
+    }
+    return wait_for_end(job);
+  }
+  static std::size_t count(const std::string& text, const std::string& part) {
+    std::size_t found = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+    return found;
+  }
+
+  std::string job;
+};
+
+TEST_F(SlurmSubmit, RefusesOnTheSpotWhatCannotBe) {
+  EXPECT_EQ(submit_with({"--nodes", "2"}, "local").code, 3);
+  EXPECT_NE(submit_with({"--nodes", "3"}).errors.find("4 ranks do not spread evenly over 3 nodes"), std::string::npos);
+  EXPECT_NE(submit_with({"--nodes", "2", "--set", "model.hiden_size=8"}).errors.find("hidden_size"), std::string::npos);
+  EXPECT_NE(submit_with({"--nodes", "2", "--time", "3min"}).errors.find("2 min 00 s before the end of 3 min 00 s"),
+            std::string::npos)
+      << submit_with({"--nodes", "2", "--time", "3min"}).errors;
+  write("partition.textproto", "name: \"c\" start: SRUN slurm { batch { option: \"--partition=nowhere\" } }");
+  const CommandOutput refused = submit_with({"--nodes", "2"}, "partition.textproto");
+  EXPECT_EQ(refused.code, static_cast<int>(ErrorKind::resource));
+  EXPECT_NE(refused.errors.find("invalid partition specified: nowhere"), std::string::npos) << refused.errors;
+  EXPECT_TRUE(jobs.empty());
+}
+
+TEST_F(SlurmSubmit, ADryRunPrintsTheScriptAndMakesNothing) {
+  const CommandOutput said = submit_with({"--nodes", "2", "--dry-run", "--time", "90min", "--set", "training.steps=7"});
+  EXPECT_EQ(said.code, 0) << said.errors;
+  for (const char* line : {"#SBATCH --nodes=2\n", "#SBATCH --ntasks-per-node=2\n", "#SBATCH --time=01:30:00\n",
+                           "#SBATCH --signal=B:TERM@120\n", "#SBATCH --requeue\n", "/bin/ananke run ", " --requeue\n",
+                           " --set training.steps=7 "}) {
+    EXPECT_NE(said.output.find(line), std::string::npos) << line << said.output;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+}
+
+TEST_F(SlurmSubmit, AJobRunsToItsEndAndStatusTellsOfIt) {
+  EXPECT_EQ(submit_with({"--nodes", "2", "--set", "training.steps=5"}).code, 0);
+  EXPECT_EQ(wait_for_end(job), "COMPLETED") << output();
+  for (const std::string& what : {job, (folder / "run").string()}) {
+    const CommandOutput status = run_command({ananke, "status", what}, milliseconds(20'000));
+    EXPECT_EQ(status.code, 0) << status.errors;
+    for (const std::string& part : {job + " 'cluster': COMPLETED on node[0-1]", std::string("5/5, loss "),
+                                    std::string("checkpoint   step 5, complete"), std::string("restart 0, exit code 0"),
+                                    std::string("held by      nobody")}) {
+      EXPECT_NE(status.output.find(part), std::string::npos) << part << "\n" << status.output;
+    }
+  }
+  EXPECT_EQ(run_command({ananke, "status", "999999"}, milliseconds(20'000)).code, static_cast<int>(ErrorKind::data));
+  EXPECT_EQ(run_command({ananke, "status", folder.string()}, milliseconds(20'000)).code,
+            static_cast<int>(ErrorKind::data));
+}
+
+// As at the end of its time, with a second signal right behind the first.
+TEST_F(SlurmSubmit, ASignalLeadsToACheckpointOneRequeueAndTheSameLosses) {
+  const std::vector<std::string> steps{"--set", "training.steps=150"};
+  std::vector<std::string> words{"--nodes", "2"};
+  words.insert(words.end(), steps.begin(), steps.end());
+  EXPECT_EQ(submit_with(words).code, 0);
+  ASSERT_TRUE(job_says("step   2/150")) << output();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(run_command({"scancel", "--signal=TERM", "--batch", job}, milliseconds(10'000)).code, 0);
+  }
+  ASSERT_TRUE(job_says("is requeued; it will go on from the newest checkpoint")) << output();
+  EXPECT_EQ(restart_and_wait(), "COMPLETED") << output();
+  EXPECT_EQ(field(job, "Restarts"), "1");
+  EXPECT_EQ(count(output(), "is requeued"), 1u) << output();
+  EXPECT_EQ(read_starts(folder / "run").size(), 2u);
+  CommandProcess straight({"run", (folder / "job.textproto").string(), "--run-dir", (folder / "straight").string(),
+                           "--set", "training.steps=150"},
+                          folder / "straight.out");
+  EXPECT_EQ(straight.wait(), 0) << straight.output();
+  EXPECT_EQ(losses("run").size(), 150u);
+  EXPECT_EQ(losses("run"), losses("straight"));
+}
+
+TEST_F(SlurmSubmit, AFailureWithoutANewCheckpointIsNotRequeued) {
+  EXPECT_EQ(submit_with({"--nodes", "2"}).code, 0);
+  ASSERT_TRUE(job_says(" 2/100000")) << output();
+  EXPECT_EQ(on_node("node1", {"kill", "-KILL", place_of(3).process}).code, 0);
+  EXPECT_EQ(wait_for_end(job), "FAILED");
+  EXPECT_EQ(field(job, "ExitCode"), fmt::format("{}:0", static_cast<int>(ErrorKind::worker_failed)));
+  EXPECT_NE(output().find("not requeued: there is no new checkpoint since its start at step 0"), std::string::npos)
+      << output();
+}
+
+TEST_F(SlurmSubmit, ACancelledJobStaysCancelled) {
+  EXPECT_EQ(submit_with({"--nodes", "2"}).code, 0);
+  ASSERT_TRUE(job_says(" 2/100000")) << output();
+  EXPECT_EQ(run_command({"scancel", job}, milliseconds(10'000)).code, 0);
+  EXPECT_EQ(wait_for_end(job), "CANCELLED") << output();
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  EXPECT_EQ(field(job, "JobState"), "CANCELLED");
+  EXPECT_EQ(field(job, "Restarts"), "0");
+}
+
+TEST_F(SlurmSubmit, ALostNodeIsFoundWithinAMinuteAndTheJobFinishesOnOthers) {
+  EXPECT_EQ(submit_with({"--nodes", "2", "--set", "training.steps=3000", "--set", "checkpoint.every_steps=20"}).code,
+            0);
+  ASSERT_TRUE(job_says("checkpoint at step 20")) << output();
+  ASSERT_EQ(place_of(3).node, "node1");
+  const auto begin = std::chrono::steady_clock::now();
+  run_command({tool, "cut", "--name", ANANKE_TEST_CLUSTER, "node1"}, milliseconds(10'000));
+  EXPECT_TRUE(job_says("is requeued")) << output();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_TRUE(job_says("restart 1, --mpi")) << output();
+  run_command({tool, "heal", "--name", ANANKE_TEST_CLUSTER, "node1"}, milliseconds(10'000));
+  EXPECT_TRUE(job_says("resumed")) << output();
+  EXPECT_EQ(field(job, "Restarts"), "1");
+  EXPECT_NE(place_of(3).node, "node1");
+}
+
+}  // namespace
+}  // namespace ananke
