@@ -54,7 +54,7 @@ TEST(TraceSteps, ShowGathersUnderComputeAndChangeNoBit) {
   const TemporaryFolder plain, traced;
   const RunRequest request{{.shard = 2}, 2};
   Job job = job_of(traced.path(), "telemetry { trace_steps: [2, 3] } checkpoint { every_steps: 2 }");
-  add_plugin(job, "backend_host", "communication_delay: '5ms'");
+  add_plugin(job, "backend_host", "communication_delay: '20ms'");
   const RunResult with = train(job, request), without = train(job_of(plain.path(), ""), request);
   EXPECT_EQ(with.weights, without.weights);
   for (int rank = 0; rank < 2; ++rank) {

@@ -174,7 +174,7 @@ printf '%s,' "${COMPREPLY[@]}"
   EXPECT_NE(ask("''").find("checkpoint,"), std::string::npos);
   EXPECT_EQ(ask("''").find("worker"), std::string::npos) << "hidden";
   EXPECT_EQ(ask("data i"), "import,info,");
-  EXPECT_EQ(ask("run --re"), "--resume,");
+  EXPECT_EQ(ask("run --res"), "--resume,");
   EXPECT_EQ(ask("run x --ranks ''"), ",");
   EXPECT_EQ(ask("run ''"), "a b.textproto,runs,");
   EXPECT_EQ(ask("run --run-dir ''"), "runs,");
