@@ -14,7 +14,7 @@
 namespace ananke {
 namespace {
 
-constexpr int most_looked_at = 12;
+constexpr int small_job = 12, of_large_jobs = 4;  // ranks, all or those that are looked at
 
 // One rank's trainer, for its plan.
 class DryRank {
@@ -75,10 +75,10 @@ std::vector<std::uint64_t> differing_bytes(const Job& job, Trainer& trainer) {
 std::vector<int> ranks_to_look_at(const Job& job, Trainer& first) {
   std::vector<int> ranks(static_cast<std::size_t>(mesh_of(job.mesh()).ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  if (std::ssize(ranks) <= most_looked_at) return ranks;
+  if (std::ssize(ranks) <= small_job) return ranks;
   const std::vector<std::uint64_t> bytes = differing_bytes(job, first);
   std::ranges::stable_sort(ranks, std::greater<>(), [&](int rank) { return bytes[static_cast<std::size_t>(rank)]; });
-  ranks.resize(most_looked_at);
+  ranks.resize(of_large_jobs);
   return ranks;
 }
 
