@@ -136,8 +136,8 @@ int command_status(const Arguments& arguments) {
     return 0;
   }
   const Path run_dir = std::filesystem::absolute(what);
-  if (!std::filesystem::exists(run_dir / "job.textproto") && read_starts(run_dir).empty()) {
-    fail(ErrorKind::data, "{} is no run folder: it has no job.textproto", run_dir.string());
+  if (!std::filesystem::exists(run_dir / "logs")) {
+    fail(ErrorKind::data, "{} is no run folder: it has no folder logs", run_dir.string());
   }
   const std::vector<Start> starts = read_starts(run_dir);
   if (!starts.empty()) print_job(starts.back().job, ask_slurm(starts.back().job));

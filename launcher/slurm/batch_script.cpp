@@ -105,9 +105,9 @@ std::map<std::string, std::string> batch_words(const BatchRequest& request, cons
     const bool newer = !version.known() || version.at_least(19, 5);
     words["gpus"] = fmt::format("#SBATCH --{}{}", newer ? "gpus-per-node=" : "gres=gpu:", batch.gpus_per_node());
   }
-  // From 22.05 until it was taken back in 23.11, srun did not inherit this.
+  // From 22.05 until it was taken back in 23.11, srun did not inherit this. An empty one it refuses.
   if (version.known() && version.at_least(22, 5) && !version.at_least(23, 11)) {
-    shell.insert(shell.begin(), "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-}");
+    shell.insert(shell.begin(), "[ -z \"$SLURM_CPUS_PER_TASK\" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK");
   }
   words["shell"] = lines_of(shell, "");
   return words;
