@@ -116,6 +116,17 @@ class SlurmTest : public ::testing::Test {
     words.insert(words.begin(), {tool, "exec", "--name", ANANKE_TEST_CLUSTER, node});
     return run_command(words, milliseconds(10'000));
   }
+  static void cut(const std::string& node) {
+    run_command({tool, "cut", "--name", ANANKE_TEST_CLUSTER, node}, milliseconds(10'000));
+  }
+  // Gives the network back, and waits until Slurm has the node again: the next test wants it.
+  static void heal(const std::string& node) {
+    run_command({tool, "heal", "--name", ANANKE_TEST_CLUSTER, node}, milliseconds(10'000));
+    const std::vector<std::string> words{"sinfo", "--noheader", "--Node", "--nodes=" + node, "--format=%T"};
+    for (int i = 0; i < 450 && run_command(words, milliseconds(10'000)).output != "idle\n"; ++i) {
+      std::this_thread::sleep_for(milliseconds(200));
+    }
+  }
   // Processes of this test's run folder that a node still has.
   std::string processes_on(const std::string& node) const {
     return on_node(node, {"pgrep", "-af", "worker --job " + folder.string()}).output;
