@@ -121,7 +121,15 @@ Identity identify(std::chrono::milliseconds deadline) {
   const EnvironmentLookup lookup = [](const char* name) { return static_cast<const char*>(std::getenv(name)); };
   const Variables variables(lookup);
   if (!variables.text("PMIX_NAMESPACE").empty() && !variables.text("PMIX_RANK").empty()) {
-    return detail::identify_by_pmix(deadline);
+    const bool of_slurm = variables.text("PMIX_NAMESPACE").starts_with("slurm.");
+    if (!of_slurm || variables.text("SLURM_PROCID").empty()) return detail::identify_by_pmix(deadline);
+    try {
+      return detail::identify_by_pmix(deadline / 2);
+    } catch (const Error& error) {
+      Identity identity = identify_by_slurm(lookup);
+      identity.source += fmt::format(", since PMIx failed: {}", error.what());
+      return identity;
+    }
   }
   if (!variables.text("SLURM_PROCID").empty()) return identify_by_slurm(lookup);
   fail(ErrorKind::usage,

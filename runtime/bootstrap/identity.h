@@ -22,8 +22,9 @@ using EnvironmentLookup = std::function<const char*(const char* name)>;  // like
 
 // PMIx where a PMIx server started this process (`ananke run`, `srun --mpi=pmix`), else Slurm's variables
 // (`srun --mpi=none`). PMIx is initialised, asked and finalised within `deadline`; a library that hangs gives
-// Error(stalled) naming its version and file. Error(config) quotes a variable that is no number or cannot be;
-// Error(usage) where nothing tells.
+// Error(stalled) naming its version and file. Under Slurm's own PMIx server (namespace "slurm....") the variables say
+// the same, so there a library that fails, or hangs for half the deadline, is done without, and `source` tells.
+// Error(config) quotes a variable that is no number or cannot be; Error(usage) where nothing tells.
 //
 // Nothing is exchanged over PMIx and there is no fence: the ranks meet on the control channel, which names who is
 // missing, where a fence would hold everyone.

@@ -99,6 +99,19 @@ TEST(PmixIdentity, NamesALibraryThatHangs) {
   EXPECT_NE(said.find("libhanging_pmix.so) did not answer within 200 ms"), std::string::npos) << said;
 }
 
+// Slurm's plugin and a library that does not fit it: its variables say the same.
+TEST(PmixIdentity, UnderSlurmAFailureIsNoReasonToGiveUp) {
+  const std::string variables =
+      "SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_TASKS_PER_NODE='2(x2)' SLURM_JOB_ID=7 "
+      "SLURMD_NODENAME=node1 PMIX_SERVER_URI41= PMIX_RANK=3 ";
+  const std::string said = output_of(variables + "PMIX_NAMESPACE=slurm.pmix.7.0 " + probe + " 20000 2>&1");
+  EXPECT_NE(said.find("rank 3 of 4, local 1 of 2, node 1 node1, job slurm.7"), std::string::npos) << said;
+  EXPECT_NE(said.find("by Slurm's environment, since PMIx failed: "), std::string::npos) << said;
+  // Not for another's server: a batch script's SLURM_PROCID is not a worker's.
+  const std::string other = output_of(variables + "PMIX_NAMESPACE=ananke.1 " + probe + " 20000 2>&1");
+  EXPECT_NE(other.find("resource: "), std::string::npos) << other;
+}
+
 TEST(PmixIdentity, SaysThatThereIsNoServer) {
   const std::string said = output_of("PMIX_NAMESPACE=x PMIX_RANK=0 PMIX_SERVER_URI41= " + probe + " 20000 2>&1");
   EXPECT_NE(said.find("resource: "), std::string::npos) << said;
