@@ -146,8 +146,9 @@ LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loa
 int run_job(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, const RunOptions& options) {
   std::optional<SrunPlan> slurm;
   if (site.start() == Site::SRUN) slurm = plan_srun(site, static_cast<int>(loaded.job.resolved().ranks()));
-  // Whoever has requeued the job, it was not to begin anew.
-  const bool resume = options.resume || (slurm && slurm->restarts > 0);
+  // Whoever has requeued the job, it was not to begin anew, unless it keeps nothing.
+  const bool again = slurm && slurm->restarts > 0 && !loaded.job.checkpoint().none();
+  const bool resume = options.resume || again;
   std::optional<SlurmStart> start;
   const LaunchResult result = run_in_folder(words, loaded, site, resume, slurm, start);
   if (start && options.requeue) start->requeue_after(result);
@@ -160,7 +161,7 @@ std::string policy_named(const std::string& name) {
   for (const char c : name) text += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   JobMemory::Admission policy;
   if (!JobMemory::Admission_Parse(text, &policy)) {
-    fail(ErrorKind::usage, "--admission {} is none of refuse, reduce_offload, use_spares, off", name);
+    fail(ErrorKind::usage, "--admission {} is none of refuse, reduce_offload, off", name);
   }
   return text;
 }

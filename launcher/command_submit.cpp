@@ -68,20 +68,23 @@ seconds lead_time(const Batch& batch, const Path& run_dir, seconds limit) {
 }
 
 int ranks_per_node(const Site& site, int ranks, int nodes) {
-  const int wanted = static_cast<int>(site.slurm().ranks_per_node());
+  const int wanted = ranks_wanted_on_node(site, ranks);
   if (ranks % nodes != 0) {
     fail(ErrorKind::config, "{} ranks do not spread evenly over {} nodes; change --nodes or the mesh", ranks, nodes);
   }
   if (wanted > 0 && ranks / nodes != wanted) {
+    const std::string way_out = ranks % wanted == 0 ? fmt::format("give --nodes {}", ranks / wanted)
+                                                    : "change the mesh, so that its ranks are a multiple of that";
     fail(ErrorKind::config,
-         "{} ranks on {} nodes are {} a node, and site '{}' has {} (slurm.ranks_per_node): give --nodes {}", ranks,
-         nodes, ranks / nodes, site.name(), wanted, (ranks + wanted - 1) / wanted);
+         "{} ranks on {} nodes are {} a node, and a node of site '{}' takes {} (slurm.ranks_per_node, hardware.gpus): "
+         "{}",
+         ranks, nodes, ranks / nodes, site.name(), wanted, way_out);
   }
   return ranks / nodes;
 }
 
 // What `ananke run` is to be called with on the first node.
-std::vector<std::string> run_command_of(const SubmitArguments& arguments, const Path& run_dir) {
+std::vector<std::string> run_command_of(const SubmitArguments& arguments, const Job& job, const Path& run_dir) {
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "run",
                                  std::filesystem::absolute(arguments.job.job.file).string(), "--site"};
   const std::string& site = arguments.job.site;
@@ -93,7 +96,7 @@ std::vector<std::string> run_command_of(const SubmitArguments& arguments, const 
   }
   words.insert(words.end(), {"--run-dir", run_dir.string()});
   if (arguments.resume) words.push_back("--resume");
-  if (!arguments.no_requeue) words.push_back("--requeue");
+  if (!arguments.no_requeue && !job.checkpoint().none()) words.push_back("--requeue");
   return words;
 }
 
@@ -121,7 +124,7 @@ std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, co
   const Batch& batch = site.slurm().batch();
   BatchRequest request;
   const int ranks = static_cast<int>(loaded.job.resolved().ranks());
-  const int wanted = static_cast<int>(site.slurm().ranks_per_node());
+  const int wanted = ranks_wanted_on_node(site, ranks);
   request.nodes = arguments.nodes > 0 ? arguments.nodes : wanted > 0 ? std::max(1, ranks / wanted) : 1;
   request.ranks_per_node = ranks_per_node(site, ranks, request.nodes);
   request.job_name = loaded.job.name();
@@ -129,7 +132,7 @@ std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, co
       std::chrono::ceil<seconds>(parse_duration(arguments.time.empty() ? batch.time_limit() : arguments.time));
   request.lead_time = lead_time(batch, run_dir, request.time_limit);
   request.run_dir = run_dir;
-  request.command = run_command_of(arguments, run_dir);
+  request.command = run_command_of(arguments, loaded.job, run_dir);
   const Path file = find_template(arguments.job.site);
   const SlurmVersion version = version_here(parse_duration(site.slurm().command_deadline()), !arguments.dry_run);
   return fill_template(read_whole(file), batch_words(request, site, version), file.string());

@@ -34,8 +34,14 @@ std::set<std::int64_t> ranks_in(const Path& folder) {
 
 // The file that is meant; without `rank` that of the lowest there is.
 Path choose(const Path& given, std::optional<std::int64_t> rank) {
-  if (!std::filesystem::exists(given)) fail(ErrorKind::data, "there is no {}", given.string());
-  if (!std::filesystem::is_directory(given)) {
+  std::error_code error;
+  const auto kind = std::filesystem::status(given, error).type();
+  if (kind == std::filesystem::file_type::not_found) fail(ErrorKind::data, "there is no {}", given.string());
+  if (kind != std::filesystem::file_type::directory && kind != std::filesystem::file_type::regular) {
+    fail(ErrorKind::data, "{} is neither a run's folder nor a file{}", given.string(),
+         error ? ": " + error.message() : std::string());
+  }
+  if (kind != std::filesystem::file_type::directory) {
     if (rank)
       fail(ErrorKind::usage, "trace: --rank is for a run's folder, but {} is a file: of one rank", given.string());
     return given;
@@ -71,7 +77,8 @@ int command_trace(const Arguments& arguments) {
   options.word("RUN_OR_FILE", given);
   if (!options.read(arguments)) return 0;
   for (const auto& [option, value] : {std::pair("rank", rank), {"step", step}, {"top", top}}) {
-    if (value < 0) options.misused(fmt::format("--{} {} is no number of at least 0", option, value));
+    const int least = option == std::string_view("step") && options.given("step") ? 1 : 0;
+    if (value < least) options.misused(fmt::format("--{} {} is no number of at least {}", option, value, least));
   }
   const Path file = choose(given, options.given("rank") ? std::optional(rank) : std::nullopt);
   const TraceRecords records =

@@ -51,6 +51,8 @@ class WorkerProcess {
   void signal(int number) const;
   // How it ended; empty while it runs. Helpers of its group are killed first.
   std::optional<ExitStatus> reap();
+  // Nobody waits for it any more: it was killed, and does not end.
+  void leave() noexcept { running_ = false; }
   // "running", "stopped (SIGSTOP)", "in uninterruptible sleep ...": what /proc says now.
   std::string state() const;
 

@@ -22,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t most_output = 16 << 20;
+constexpr std::chrono::seconds unkillable(5);  // after which a killed process is left to itself
 
 struct Pipe {
   Pipe() {
@@ -62,6 +63,7 @@ CommandOutput run_command(const std::vector<std::string>& words, milliseconds de
   output.write.close();
   errors.write.close();
   std::optional<ExitStatus> end;
+  std::optional<Clock::time_point> killed;
   for (;;) {
     if (!end) end = process.reap();
     if (end && !output.read && !errors.read) break;
@@ -70,7 +72,8 @@ CommandOutput run_command(const std::vector<std::string>& words, milliseconds de
     if (output.read) ready.push_back({output.read.get(), POLLIN, 0});
     if (errors.read) ready.push_back({errors.read.get(), POLLIN, 0});
     if (!end) ready.push_back({process.descriptor(), POLLIN, 0});
-    const int count = poll(ready.data(), ready.size(), end ? 0 : static_cast<int>(std::max<long>(left, 0)));
+    const long wait = end ? 0 : killed ? 100 : std::max<long>(left, 0);
+    const int count = poll(ready.data(), ready.size(), static_cast<int>(wait));
     if (count == 0 && end) break;  // somebody that it left behind keeps a pipe open
     for (const pollfd& one : ready) {
       if (one.revents == 0) continue;
@@ -80,10 +83,18 @@ CommandOutput run_command(const std::vector<std::string>& words, milliseconds de
         drain(errors.read, result.errors);
       }
     }
-    const bool too_much = result.output.size() + result.errors.size() > most_output;
-    if (!end && (too_much || Clock::now() >= until)) {
-      result.late = !too_much;
+    if (end) continue;
+    if (killed) {
+      if (Clock::now() < *killed + unkillable) continue;
+      process.leave();  // it waits for a file system that does not answer, say
+      end = ExitStatus{.signal = SIGKILL};
+      break;
+    }
+    result.too_much = result.output.size() + result.errors.size() > most_output;
+    result.late = !result.too_much && Clock::now() >= until;
+    if (result.too_much || result.late) {
       process.signal(SIGKILL);
+      killed = Clock::now();
     }
   }
   result.code = end->signal != 0 ? 128 + end->signal : end->code;
@@ -125,7 +136,8 @@ std::string describe_failure(const std::vector<std::string>& words, const Comman
   std::string text = fmt::format("`{}` ", quote_words(words));
   text += result.late
               ? fmt::format("did not end within {}", format_duration(std::chrono::duration<double>(deadline).count()))
-              : fmt::format("ended with exit code {}", result.code);
+          : result.too_much ? fmt::format("was killed after it had said {}", format_bytes(most_output))
+                            : fmt::format("ended with exit code {}", result.code);
   const std::string lines = last_lines_of(result.errors.empty() ? result.output : result.errors);
   return text + (lines.empty() ? " and said nothing" : ": " + lines);
 }

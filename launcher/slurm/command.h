@@ -9,15 +9,16 @@
 namespace ananke {
 
 struct CommandOutput {
-  int code = 0;        // exit code; 128 + signal; 127: it could not be executed
-  std::string output;  // standard output
-  std::string errors;  // standard error; where it could not be executed, why
-  bool late = false;   // it was killed at the deadline
+  int code = 0;           // exit code; 128 + signal; 127: it could not be executed
+  std::string output;     // standard output
+  std::string errors;     // standard error; where it could not be executed, why
+  bool late = false;      // it was killed at the deadline
+  bool too_much = false;  // it was killed because it said too much
 };
 
 // Runs words[0], found through PATH, with an empty standard input and this process's environment changed by
-// `environment`. Killed with its children at the deadline, or when it says more than 16 MiB. Throws Error(resource)
-// only where no process can be started.
+// `environment`. Killed with its children at the deadline, or when it says more than 16 MiB; left to itself where that
+// does not end it. Throws Error(resource) only where no process can be started.
 CommandOutput run_command(const std::vector<std::string>& words, std::chrono::milliseconds deadline,
                           const std::vector<std::pair<std::string, std::string>>& environment = {});
 

@@ -1,14 +1,13 @@
 #include "launcher/slurm/restarts.h"
 
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
-
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 
 #include "ananke/site.pb.h"
 #include "launcher/slurm/command.h"
+#include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace ananke {
 namespace {
@@ -16,17 +15,18 @@ namespace {
 std::filesystem::path file_of(const std::filesystem::path& run_dir) { return run_dir / "restarts.jsonl"; }
 
 bool read_line(const std::string& line, Start& start) {
-  google::protobuf::Struct values;
-  if (!google::protobuf::util::JsonStringToMessage(line, &values).ok()) return false;
-  const auto& fields = values.fields();
-  for (const char* name : {"job", "restart", "step", "time"}) {
-    if (fields.count(name) == 0) return false;
+  try {
+    const Json values = Json::parse(line, "restarts.jsonl");
+    const Json *job = values.find("job"), *restart = values.find("restart"), *step = values.find("step"),
+               *time = values.find("time");
+    if (!job || !restart || !step || !time) return false;
+    const auto number = restart->as_unsigned(), done = step->as_unsigned();
+    if (!number || !done) return false;
+    start = {job->text(), static_cast<int>(*number), *done, time->text()};
+    return true;
+  } catch (const Error&) {
+    return false;
   }
-  start.job = fields.at("job").string_value();
-  start.restart = static_cast<int>(fields.at("restart").number_value());
-  start.step = static_cast<std::uint64_t>(fields.at("step").number_value());
-  start.time = fields.at("time").string_value();
-  return true;
 }
 
 // "RUNNING" out of what scontrol says of a job.

@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/process.h"
 #include "runtime/base/units.h"
+#include "runtime/config/site.h"
 
 namespace ananke {
 namespace {
@@ -51,7 +52,7 @@ SrunPlan plan_srun(const Site& site, int ranks) {
   const auto [mpi, why] = choose_mpi(traits, preferred_mpi(profile));
   const LiveNodes nodes = find_live_nodes(allocation.nodes, deadline);
   const std::string gone = text_of(nodes.gone);
-  plan.srun.layout = lay_out(allocation, nodes.live, gone, ranks, static_cast<int>(profile.ranks_per_node()));
+  plan.srun.layout = lay_out(allocation, nodes.live, gone, ranks, ranks_wanted_on_node(site, ranks));
   plan.srun.mpi = mpi;
   plan.srun.flags = {profile.srun_flag().begin(), profile.srun_flag().end()};
   plan.srun.command_deadline = deadline;

@@ -162,6 +162,7 @@ void* Window::take(int number) {
   } else if (one.state == State::host) {
     const int place = free_place();
     fetch(one, number, place < 0 ? place_of_kept() : place);
+    if (next_ < takes_.size() && takes_[next_] == number) ++next_;  // or prefetching would wait for it
   } else {
     ANANKE_CHECK(one.state == State::fetched, "input {} is taken, but was not kept", number);
   }

@@ -53,11 +53,22 @@ Site load_site(const std::string& name) {
     const Problem& first = problems.front();
     fail(ErrorKind::config, "{}: {} {}", locate(source, Site::descriptor(), first.path), first.path, first.message);
   }
+  if (site.memory().admission() == JobMemory::USE_SPARES) {
+    fail(ErrorKind::config,
+         "{}: memory.admission is USE_SPARES, which is not available yet: no nodes are held spare; take REFUSE or "
+         "REDUCE_OFFLOAD",
+         locate(source, Site::descriptor(), "memory.admission"));
+  }
   site.mutable_deadlines();
   site.mutable_memory();
   if (site.start() == Site::SRUN) site.mutable_slurm()->mutable_batch();
   write_defaults(schema, &site);
   return site;
+}
+
+int ranks_wanted_on_node(const Site& site, int ranks) {
+  const std::uint32_t stated = site.slurm().ranks_per_node();
+  return std::min(static_cast<int>(stated > 0 ? stated : site.hardware().gpus()), ranks);
 }
 
 }  // namespace ananke

@@ -17,4 +17,8 @@ std::vector<std::filesystem::path> site_search_path();
 // out. Throws Error(config): unknown name with the nearest, or what is wrong with the file with line and column.
 Site load_site(const std::string& name);
 
+// Ranks that a node of the site takes, of a job of so many: slurm.ranks_per_node, else one for each of hardware.gpus; 0
+// where the site says neither.
+int ranks_wanted_on_node(const Site& site, int ranks);
+
 }  // namespace ananke

@@ -54,11 +54,15 @@ NumaPreference::NumaPreference(int node) {
   NodeMask mask{};
   constexpr std::size_t bits = 8 * sizeof(unsigned long);
   mask[static_cast<std::size_t>(node) / bits] |= 1ul << (static_cast<std::size_t>(node) % bits);
-  set_ = syscall(SYS_set_mempolicy, MPOL_PREFERRED, mask.data(), static_cast<unsigned long>(most_nodes)) == 0;
+  constexpr unsigned long nodes = most_nodes;
+  if (syscall(SYS_get_mempolicy, &mode_before_, before_.data(), nodes, nullptr, 0ul) != 0) return;
+  set_ = syscall(SYS_set_mempolicy, MPOL_PREFERRED, mask.data(), nodes) == 0;
 }
 
 NumaPreference::~NumaPreference() {
-  if (set_) syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0ul);
+  if (!set_) return;
+  const bool none = mode_before_ == MPOL_DEFAULT;  // which takes no nodes
+  syscall(SYS_set_mempolicy, mode_before_, none ? nullptr : before_.data(), none ? 0ul : most_nodes);
 }
 
 NumaPages& NumaPages::operator+=(const NumaPages& more) {

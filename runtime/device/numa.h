@@ -2,6 +2,7 @@
 // a container or a kernel does not allow them the answer is "unknown", never a guess.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -23,6 +24,8 @@ class NumaPreference {
 
  private:
   bool set_ = false;
+  int mode_before_ = 0;
+  std::array<unsigned long, 16> before_{};  // nodes of the policy before
 };
 
 // Of some pages, evenly spread over the memory asked about.

@@ -8,6 +8,7 @@
 #include "ananke/site.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process.h"
 #include "runtime/base/units.h"
 #include "runtime/engine/memory_report.h"
 #include "runtime/engine/trainer.h"
@@ -37,7 +38,9 @@ RankNeed need_of(Trainer& trainer, const RoleContext& context, const Site& site)
   RankNeed need;
   need.set_rank(static_cast<std::uint32_t>(context.rank));
   need.set_node(context.node);
-  need.set_host_bytes(plan.host_planned() + (backend.computes_on_host() ? plan.device_planned() : 0));
+  // What this process has already is missing from what its node has free.
+  const std::uint64_t planned = plan.host_planned() + (backend.computes_on_host() ? plan.device_planned() : 0);
+  need.set_host_bytes(planned - std::min(planned, anonymous_memory()));
   NodeMemory node = read_node_memory(root, context.node);
   for (const std::uint32_t id : read_own_numa_nodes(root, node)) need.add_numa(id);
   if (need.numa().empty()) log_warning("this process may use no memory of a NUMA node that has CPUs");
@@ -102,7 +105,8 @@ std::unique_ptr<Trainer> Admitter::admit() {
     return std::move(trainer_);
   }
   const double fraction = trainer_->engine().activations().offload_fraction();
-  if (policy == JobMemory::REFUSE || outcome.verdict.host_fits()) refuse(outcome, "");
+  const bool known = outcome.verdict.unknown.empty();  // else nobody can say what would fit
+  if (policy == JobMemory::REFUSE || outcome.verdict.host_fits() || !known) refuse(outcome, "");
   if (fraction == 0) refuse(outcome, "memory.admission is REDUCE_OFFLOAD, but no activations are kept on the host; ");
   return offload_less(fraction);
 }
@@ -120,6 +124,7 @@ std::unique_ptr<Trainer> Admitter::offload_less(double configured) {
   const std::optional<double> found = largest_fraction(configured, layers, fits);
   if (!found) refuse(last, "even with no activations kept on the host; ");
   fits(*found);
+  if (*found == configured && last.verdict.fits()) return std::move(trainer_);  // memory came free meanwhile
   const std::string text =
       fmt::format("{:.3g} instead of {:.3g} of the layers' inputs are kept on the host", *found, configured);
   if (!last.verdict.fits()) refuse(last, text + ", as much as the host takes; ");

@@ -6,6 +6,7 @@
 
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
+#include "runtime/config/site.h"
 #include "runtime/engine/alone.h"
 #include "runtime/engine/memory_report.h"
 #include "runtime/engine/trainer.h"
@@ -85,8 +86,8 @@ std::vector<int> ranks_to_look_at(const Job& job, Trainer& first) {
 }  // namespace
 
 int ranks_of_node(const Site& site, int ranks) {
-  const auto gpus = static_cast<int>(site.hardware().gpus());
-  return gpus == 0 ? ranks : std::min(gpus, ranks);
+  const int wanted = ranks_wanted_on_node(site, ranks);
+  return wanted > 0 ? wanted : ranks;
 }
 
 RankPlans plan_ranks(const Job& job, const Site& site) {

@@ -209,8 +209,12 @@ void run_registries(const Job& job, const RunRequest& request, Work work) {
 
 template <class Work>
 void run_ranks(const Job& job, const RunRequest& request, Work work) {
+  std::mutex making;  // plugins' configs are parsed one after the other, for the same reason
   run_registries(job, request, [&](const RoleContext& context, PluginRegistry& registry, Rendezvous& rendezvous) {
-    work(context, make_roles(job, registry, context), rendezvous);
+    std::unique_lock lock(making);
+    EngineRoles roles = make_roles(job, registry, context);
+    lock.unlock();
+    work(context, std::move(roles), rendezvous);
   });
 }
 

@@ -26,6 +26,7 @@ class SharingBackend final : public Backend {
   std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override { return inner_->plan(largest); }
   std::vector<PlanLine> in_use() override { return inner_->in_use(); }
   std::optional<DeviceRoom> room() override { return inner_->room(); }
+  void trace(Trace* trace) override { inner_->trace(trace); }
   Device& device() override { return inner_->device(); }
   const OperatorSet& operators() override { return inner_->operators(); }
 
