@@ -133,6 +133,7 @@ LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loa
   {
     ConsoleWriter console(STDOUT_FILENO);
     LaunchSpec spec = worker_spec(run_dir, site, ranks, lock, resume);
+    spec.second_term_ends = !slurm;
     spec.console = [&](const std::string& line) { console.add(line); };
     console.add(fmt::format("{}: {} ranks, run folder {}, one log per rank in {}", loaded.job.name(), ranks,
                             run_dir.string(), (run_dir / "logs").string()));

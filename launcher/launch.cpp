@@ -197,8 +197,9 @@ void Launch::request_stop(const std::string& reason, const std::string& who) {
 void Launch::take_signals() {
   for (int number; (number = signals_.take()) != 0;) {
     const std::string name = signal_name(number);
-    const bool again = stopping_ && (number == SIGINT || (number == SIGTERM && last_stop_signal_ == SIGTERM &&
-                                                          Clock::now() - stop_requested_ > seconds(1)));
+    const bool second_term = number == SIGTERM && last_stop_signal_ == SIGTERM && spec_.second_term_ends &&
+                             Clock::now() - stop_requested_ > seconds(1);
+    const bool again = stopping_ && (number == SIGINT || second_term);
     if (again && !forced_) {
       forced_ = true;
       say(fmt::format("second {}: ending all ranks now; work since the last checkpoint is lost", name));
@@ -419,7 +420,10 @@ std::string Launch::report_of(const Cause& cause) const {
     if (workers_.is_running(rank)) alive.push_back(rank);
   }
   if (!alive.empty()) {
-    report += fmt::format("\n  {}: killed, but still there (in uninterruptible sleep?)", format_ranks(alive));
+    report +=
+        fmt::format("\n  {}: killed, but {}", format_ranks(alive),
+                    workers_.state(alive.front()).empty() ? "nothing is heard of their end (is their node cut off?)"
+                                                          : "still there (in uninterruptible sleep?)");
   }
   return report;
 }

@@ -21,6 +21,8 @@ struct LaunchSpec {
   std::filesystem::path run_dir;  // exists; logs/rank-N.log are appended to
   ControlDeadlines deadlines;
   std::chrono::milliseconds grace{2'000};  // from the request to leave (and TERM) to KILL, once the job has failed
+  // Whether a second TERM ends the job at once. Slurm sends one again at the end of the time, and then gives some more.
+  bool second_term_ends = true;
   // A line for the console: workers' lines and the launcher's notices. Must not block. Called from within launch.
   std::function<void(const std::string& line)> console;
   // Why the run folder is no longer this job's, or nothing: asked every second, and ends the job. May be empty.
@@ -42,9 +44,9 @@ constexpr const char* control_variable = "ANANKE_CONTROL";  // host:port
 constexpr const char* secret_variable = "ANANKE_SECRET";
 
 // Blocks until every worker has ended. While it runs, INT, TERM, HUP, USR1 and USR2 to this process become a request to
-// stop after a step and a checkpoint; a second INT, or a second TERM after a second's time, ends the job at once.
-// Other threads of the caller should have these signals blocked. Throws Error(resource) where the workers cannot be
-// started.
+// stop after a step and a checkpoint; a second INT, or a second TERM after a second's time (see LaunchSpec), ends the
+// job at once. Other threads of the caller should have these signals blocked. Throws Error(resource) where the workers
+// cannot be started.
 LaunchResult launch(const LaunchSpec& spec, Workers& workers);
 
 // With workers on this node. Once per process (see PmixServer).

@@ -50,6 +50,14 @@ class LauncherProcess : public LaunchTest {
     launcher = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   }
+  // More than a second apart.
+  void send_term_twice() {
+    ASSERT_TRUE(wait_for_logs(1, "training")) << output();
+    kill(launcher, SIGTERM);
+    for (int i = 0; i < 1000 && !contains(output(), "received SIGTERM"); ++i) usleep(5000);
+    usleep(1'100'000);
+    kill(launcher, SIGTERM);
+  }
   std::string stopped_line(int rank) const {
     const std::string log = log_of(rank);
     const auto at = log.find("stopped after step");
@@ -103,6 +111,26 @@ TEST_F(LauncherProcess, ASecondInterruptEndsAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
   EXPECT_TRUE(contains(output(), "second SIGINT: ending all ranks now")) << output();
   EXPECT_TRUE(nobody_left(3));
+}
+
+TEST_F(LauncherProcess, ASecondTermEndsAtOnce) {
+  start(1, "busy");
+  send_term_twice();
+  EXPECT_EQ(wait_for_end(), 11) << output();
+  EXPECT_TRUE(contains(output(), "second SIGTERM: ending")) << output();
+}
+
+// Slurm sends TERM again at the end of the time, when a checkpoint may still be on its way.
+TEST_F(LauncherProcess, ASecondTermDoesNotWhereItIsToBeBorne) {
+  setenv("PROBE_PATIENT", "1", 1);
+  start(1, "busy");
+  unsetenv("PROBE_PATIENT");
+  send_term_twice();
+  usleep(200'000);
+  EXPECT_EQ(waitpid(launcher, nullptr, WNOHANG), 0);
+  kill(launcher, SIGINT);
+  EXPECT_EQ(wait_for_end(), 11) << output();
+  EXPECT_TRUE(contains(output(), "second SIGINT: ending")) << output();
 }
 
 TEST_F(LauncherProcess, RunsWithoutPrivileges) {

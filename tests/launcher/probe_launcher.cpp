@@ -1,4 +1,5 @@
-// Launches a probe worker: probe_launcher RUN_DIR RANKS PROBE ACTION [RANK]. Prints the console, then the report.
+// Launches a probe worker: probe_launcher RUN_DIR RANKS PROBE ACTION [RANK]. Prints the console, then the report. With
+// PROBE_PATIENT in its environment a second TERM does not end the job.
 #include <cstdio>
 #include <cstdlib>
 
@@ -11,6 +12,7 @@ int main(int argc, char** argv) {
   spec.ranks = std::atoi(argv[2]);
   spec.program = argv[3];
   spec.arguments = {argv + 3, argv + argc};
+  spec.second_term_ends = std::getenv("PROBE_PATIENT") == nullptr;
   spec.console = [](const std::string& line) {
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);

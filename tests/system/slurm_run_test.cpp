@@ -149,6 +149,7 @@ TEST_F(SlurmRun, ANodeThatIsCutOffIsNamedWithinAMinute) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(60));
   EXPECT_TRUE(says("(node1, process "));
   EXPECT_TRUE(says("gave no sign of life for"));
+  EXPECT_TRUE(says("ranks 2-3: killed, but nothing is heard of their end"));
   EXPECT_EQ(wait_for_end(job), "FAILED");
   EXPECT_EQ(field(job, "ExitCode"), exit_of(ErrorKind::stalled));
   expect_nobody_left({"node0"});
