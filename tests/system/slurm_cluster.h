@@ -23,11 +23,10 @@ class SlurmTest : public ::testing::Test {
   using milliseconds = std::chrono::milliseconds;
 
   void SetUp() override {
+    const CommandOutput check = run_command({tool, "check"}, milliseconds(20'000));
+    if (check.code != 0) GTEST_SKIP() << check.errors;
     const CommandOutput status = run_command({tool, "status", "--name", ANANKE_TEST_CLUSTER}, milliseconds(20'000));
-    if (status.code != 0) {
-      const CommandOutput check = run_command({tool, "check"}, milliseconds(20'000));
-      GTEST_SKIP() << (check.code != 0 ? check.errors : status.errors);
-    }
+    if (status.code != 0) GTEST_SKIP() << status.errors;
     setenv("SLURM_CONF", "/run/ananke-cluster/" ANANKE_TEST_CLUSTER "/etc/slurm.conf", 1);
     std::string pattern = "/tmp/ananke-slurm-test.XXXXXX";  // a folder that all nodes have
     folder = mkdtemp(pattern.data());
