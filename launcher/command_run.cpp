@@ -96,10 +96,13 @@ class SlurmStart {
     const auto end = static_cast<ErrorKind>(result.exit_code);
     std::string why_not =
         why_no_restart(end, result.by_keyboard, begin_, newest_complete_checkpoint(run_dir_).value_or(0));
-    if (why_not.empty()) why_not = requeue(plan_.job_id, parse_duration(site_.slurm().command_deadline()));
-    std::fprintf(
-        stderr, "ananke: job %s is %s\n", plan_.job_id.c_str(),
-        why_not.empty() ? "requeued; it will go on from the newest checkpoint" : ("not requeued: " + why_not).c_str());
+    if (why_not.empty()) {
+      // Said before, since Slurm may end this process while it asks.
+      std::fprintf(stderr, "ananke: requeueing job %s, to go on from the newest checkpoint\n", plan_.job_id.c_str());
+      why_not = requeue(plan_.job_id, parse_duration(site_.slurm().command_deadline()));
+    }
+    if (why_not.empty()) return;
+    std::fprintf(stderr, "ananke: job %s is not requeued: %s\n", plan_.job_id.c_str(), why_not.c_str());
   }
 
  private:
