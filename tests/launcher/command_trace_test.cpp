@@ -1,5 +1,6 @@
 // `ananke trace` on traces made by hand: what runs when is known to the microsecond.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "launcher/command.h"
 #include "launcher/trace_summary.h"
@@ -76,11 +77,17 @@ TEST_F(CommandTrace, RefusesWrongUseAndWhatIsNotThere) {
   EXPECT_NAMES(misused({}), "exactly one RUN_OR_FILE");
   EXPECT_NAMES(misused({run_dir(), "--rank", "-1"}), "--rank -1 is no number of at least 0");
   EXPECT_NAMES(misused({run_dir(), "--top=-2"}), "--top -2");
+  EXPECT_NAMES(misused({run_dir(), "--step", "0"}), "--step 0 is no number of at least 1");
   const auto missing = [](const std::vector<std::string>& arguments) {
     return refusal(ErrorKind::data, [&] { run(arguments); });
   };
   EXPECT_NAMES(missing({run_dir() + "/none"}), "there is no");
   EXPECT_NAMES(missing({run_dir()}), "telemetry { trace_steps: [3] }");
+  const std::string loop = run_dir() + "/loop", pipe = run_dir() + "/pipe";
+  std::filesystem::create_symlink("loop", loop);
+  EXPECT_NAMES(missing({loop}), "is neither a run's folder nor a file: Too many levels of symbolic links");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_NAMES(missing({pipe}), "is neither a run's folder nor a file");
   std::filesystem::create_directory(trace_folder(folder_.path()));
   EXPECT_NAMES(missing({run_dir()}), "holds no rank_N.json");
   write(1, 3);

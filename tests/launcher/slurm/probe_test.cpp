@@ -114,6 +114,8 @@ TEST_F(FakePrograms, ThatHangOrFailAreQuoted) {
             "file or directory");
   program("endless", "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done");
   EXPECT_EQ(run_command({"endless"}, milliseconds(50)).code, 128 + 9);
+  EXPECT_EQ(refusal(ErrorKind::resource, [] { output_of({"yes"}, milliseconds(10'000)); }).substr(0, 50),
+            "`yes` was killed after it had said 16.0 MiB: y | y");
 }
 
 // A site whose default plugin cannot be loaded: even asking fails unless another is named.

@@ -25,6 +25,8 @@ TEST(SiteReader, NamesThePlaceOfAMistake) {
   EXPECT_ERROR(load("name: \"x\"\ndeadlines {\n  join: \"soon\"\n}"), ErrorKind::config, "s.textproto:3:3",
                "deadlines.join", "soon");
   EXPECT_ERROR(load("start: SRUN"), ErrorKind::config, "name is missing");
+  EXPECT_ERROR(load("name: \"x\"\nmemory { admission: USE_SPARES }"), ErrorKind::config, "s.textproto:2:10",
+               "memory.admission is USE_SPARES");
 }
 
 TEST(SiteReader, ReadsTheLocalSiteWithItsDefaults) {
@@ -32,6 +34,16 @@ TEST(SiteReader, ReadsTheLocalSiteWithItsDefaults) {
   EXPECT_EQ(site.name(), "local");
   EXPECT_EQ(site.start(), Site::LOCAL);
   EXPECT_EQ(site.deadlines().join(), "60s");
+}
+
+TEST(RanksWantedOnNode, AreThoseOfSlurmElseOneForEachGpu) {
+  Site site;
+  EXPECT_EQ(ranks_wanted_on_node(site, 384), 0);
+  site.mutable_hardware()->set_gpus(4);
+  EXPECT_EQ(ranks_wanted_on_node(site, 384), 4);
+  EXPECT_EQ(ranks_wanted_on_node(site, 2), 2) << "fewer ranks than a node has GPUs";
+  site.mutable_slurm()->set_ranks_per_node(2);
+  EXPECT_EQ(ranks_wanted_on_node(site, 384), 2);
 }
 
 TEST(SiteReader, LooksInTheVariableFirst) {
