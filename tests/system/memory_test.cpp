@@ -60,7 +60,7 @@ class MemoryTest : public ::testing::Test {
 
 TEST_F(MemoryTest, APolicyThatIsNoneIsRefused) {
   EXPECT_EQ(run({"--admission", "perhaps"}), static_cast<int>(ErrorKind::usage));
-  expect_says("--admission perhaps is none of refuse, reduce_offload, use_spares, off");
+  expect_says("--admission perhaps is none of refuse, reduce_offload, off");
   EXPECT_EQ(run({"--admission", "use_spares"}), static_cast<int>(ErrorKind::config));
   expect_says("memory.admission");
   EXPECT_FALSE(fs::exists(run_dir()));
