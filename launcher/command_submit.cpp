@@ -84,7 +84,7 @@ int ranks_per_node(const Site& site, int ranks, int nodes) {
 }
 
 // What `ananke run` is to be called with on the first node.
-std::vector<std::string> run_command_of(const SubmitArguments& arguments, const Job& job, const Path& run_dir) {
+std::vector<std::string> run_command_of(const SubmitArguments& arguments, bool requeue, const Path& run_dir) {
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "run",
                                  std::filesystem::absolute(arguments.job.job.file).string(), "--site"};
   const std::string& site = arguments.job.site;
@@ -96,7 +96,7 @@ std::vector<std::string> run_command_of(const SubmitArguments& arguments, const 
   }
   words.insert(words.end(), {"--run-dir", run_dir.string()});
   if (arguments.resume) words.push_back("--resume");
-  if (!arguments.no_requeue && !job.checkpoint().none()) words.push_back("--requeue");
+  if (requeue) words.push_back("--requeue");
   return words;
 }
 
@@ -132,7 +132,9 @@ std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, co
       std::chrono::ceil<seconds>(parse_duration(arguments.time.empty() ? batch.time_limit() : arguments.time));
   request.lead_time = lead_time(batch, run_dir, request.time_limit);
   request.run_dir = run_dir;
-  request.command = run_command_of(arguments, loaded.job, run_dir);
+  // One that keeps no checkpoints could only begin anew, in a folder that is used.
+  request.requeue = !arguments.no_requeue && !loaded.job.checkpoint().none();
+  request.command = run_command_of(arguments, request.requeue, run_dir);
   const Path file = find_template(arguments.job.site);
   const SlurmVersion version = version_here(parse_duration(site.slurm().command_deadline()), !arguments.dry_run);
   return fill_template(read_whole(file), batch_words(request, site, version), file.string());

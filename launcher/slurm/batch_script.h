@@ -21,6 +21,7 @@ struct BatchRequest {
   std::chrono::seconds lead_time{};
   std::filesystem::path run_dir;     // absolute
   std::vector<std::string> command;  // words; not yet quoted
+  bool requeue = true;               // by Slurm too, when a node is lost
 };
 
 // train.sbatch beside the site's own file, else the one of the folder of sites. Throws Error(config).

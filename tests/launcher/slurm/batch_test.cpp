@@ -26,8 +26,9 @@ std::string script_of(const std::string& site_text, const std::string& version) 
   request.lead_time = seconds(120);
   request.run_dir = "/a run/50%";
   request.command = {"/x/ananke", "run", "a job.textproto"};
+  request.requeue = version != "once";
   const std::string text =
-      "#SBATCH --job-name={{job_name}} --nodes={{nodes}}\n{{gpus}}\n#SBATCH --time={{time_limit}} "
+      "#SBATCH --{{requeue}} --job-name={{job_name}} --nodes={{nodes}}\n{{gpus}}\n#SBATCH --time={{time_limit}} "
       "--signal=B:TERM@{{lead_seconds}}\n\n#SBATCH --output={{output}}\n{{options}}\n{{shell}}\nexec {{command}}\n";
   return fill_template(text, batch_words(request, site, parse_slurm_version(version)), "file");
 }
@@ -46,7 +47,7 @@ TEST(BatchScript, NamesAWordThatIsNotThere) {
 
 TEST(BatchScript, IsAsTheSiteAndTheVersionWantIt) {
   EXPECT_EQ(script_of("", ""),
-            "#SBATCH --job-name=my-job-j --nodes=3\n#SBATCH --time=1-01:01:01 --signal=B:TERM@120\n\n"
+            "#SBATCH --requeue --job-name=my-job-j --nodes=3\n#SBATCH --time=1-01:01:01 --signal=B:TERM@120\n\n"
             "#SBATCH --output=/a run/50%%/logs/slurm-%j.out\nexec /x/ananke run 'a job.textproto'\n");
   const std::string site =
       "slurm { batch { gpus_per_node: 4 option: \"--partition=p\" option: \"--account=a\" shell: \"module load X\" } }";
@@ -63,6 +64,7 @@ TEST(BatchScript, IsAsTheSiteAndTheVersionWantIt) {
     EXPECT_EQ(script_of("", version).find("SRUN_CPUS"), std::string::npos) << version;
   }
   EXPECT_EQ(slurm_time(seconds(3'600)), "01:00:00");
+  EXPECT_NE(script_of("", "once").find("#SBATCH --no-requeue "), std::string::npos);
 }
 
 TEST(BatchScript, IsTheSitesOwnOrTheOneOfTheProduct) {
