@@ -12,16 +12,22 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <future>
+#include <memory>
 #include <mutex>
+#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/process.h"
+#include "runtime/base/units.h"
 
 extern char** environ;
 
 namespace ananke {
 namespace {
+
+constexpr std::chrono::seconds longest_finalizing(2);
 
 // Callbacks come on the library's thread and know of no object: the one server's state is here.
 struct Shared {
@@ -274,8 +280,21 @@ void PmixServer::describe_job(int ranks) {
       "PMIx_server_register_nspace");
 }
 
+// Of a client that was killed while it connected the library may keep a lock taken, and finalizing then waits for it
+// for ever. What failed must be told all the same, so the library is left as it is after a while.
 PmixServer::~PmixServer() {
-  PMIx_server_finalize();
+  const auto ended = std::make_shared<std::promise<void>>();
+  std::thread finalizing([ended] {
+    PMIx_server_finalize();
+    ended->set_value();
+  });
+  if (ended->get_future().wait_for(longest_finalizing) == std::future_status::ready) {
+    finalizing.join();
+  } else {
+    finalizing.detach();
+    log_warning("the PMIx server does not end within {}; library {}",
+                format_duration(std::chrono::duration<double>(longest_finalizing).count()), PMIx_Get_version());
+  }
   close();
 }
 

@@ -102,5 +102,21 @@ TEST_F(KillTest, TwentyTimesAndGoesOnEveryTime) {
   }
 }
 
+// While workers connect to the PMIx server, whose library may then never end by itself.
+TEST_F(KillTest, WhileWorkersConnectIsToldAsEver) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 40; ++round) {
+    CommandProcess job(run_words(fmt::format("connecting-{}", round), 100000), folder / "output");
+    std::map<int, pid_t> workers;
+    while (job.running() && (workers = job.workers()).empty()) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(random() % 100));
+    ASSERT_TRUE(job.running()) << job.output();
+    const auto [victim, pid] = *workers.begin();
+    kill(pid, SIGKILL);
+    EXPECT_EQ(job.wait(std::chrono::seconds(20)), static_cast<int>(ErrorKind::worker_failed)) << job.output();
+    EXPECT_NE(job.output().find(fmt::format("job failed: rank {} (", victim)), std::string::npos) << job.output();
+  }
+}
+
 }  // namespace
 }  // namespace ananke
