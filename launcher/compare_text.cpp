@@ -5,8 +5,8 @@
 #include <set>
 #include <vector>
 
-#include "launcher/text_table.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text_table.h"
 #include "runtime/base/units.h"
 
 namespace ananke {

@@ -1,7 +1,7 @@
 #include <fmt/ranges.h>
 
-#include "launcher/text_table.h"
 #include "launcher/trace_summary.h"
+#include "runtime/base/text_table.h"
 #include "runtime/base/units.h"
 
 namespace ananke {

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Loaded {
-  std::optional<CuptiLibrary> library;
+  std::optional<CuptiLibrary> cupti;
   std::string why;
 };
 
@@ -80,26 +80,26 @@ Loaded load() {
   const std::string name = fmt::format("libcupti.so.{}", version / 1000);
   void* handle = open_library(name, &loaded.why);
   if (handle == nullptr) return loaded;
-  CuptiLibrary library;
+  CuptiLibrary cupti;
   Finder finder(handle);
-  finder.find("cuptiActivityEnable", library.enable);
-  finder.find("cuptiActivityDisable", library.disable);
-  finder.find("cuptiActivityRegisterCallbacks", library.register_callbacks);
-  finder.find("cuptiActivityGetNextRecord", library.next_record);
-  finder.find("cuptiActivityFlushAll", library.flush);
-  finder.find("cuptiActivityGetNumDroppedRecords", library.dropped);
-  finder.find("cuptiActivityRegisterTimestampCallback", library.register_timestamp);
-  finder.find("cuptiGetTimestamp", library.timestamp);
-  finder.find("cuptiGetStreamIdEx", library.stream_id);
-  finder.find("cuptiGetResultString", library.result_text);
-  finder.find("cuptiActivityEnableDriverApi", library.enable_driver_call, false);
-  finder.find("cuptiActivityEnableRuntimeApi", library.enable_runtime_call, false);
+  finder.find("cuptiActivityEnable", cupti.enable);
+  finder.find("cuptiActivityDisable", cupti.disable);
+  finder.find("cuptiActivityRegisterCallbacks", cupti.register_callbacks);
+  finder.find("cuptiActivityGetNextRecord", cupti.next_record);
+  finder.find("cuptiActivityFlushAll", cupti.flush);
+  finder.find("cuptiActivityGetNumDroppedRecords", cupti.dropped);
+  finder.find("cuptiActivityRegisterTimestampCallback", cupti.register_timestamp);
+  finder.find("cuptiGetTimestamp", cupti.timestamp);
+  finder.find("cuptiGetStreamIdEx", cupti.stream_id);
+  finder.find("cuptiGetResultString", cupti.result_text);
+  finder.find("cuptiActivityEnableDriverApi", cupti.enable_driver_call, false);
+  finder.find("cuptiActivityEnableRuntimeApi", cupti.enable_runtime_call, false);
   if (!finder.missing.empty()) {
     loaded.why = fmt::format("{} is too old: it has no {}; use that of CUDA 12.8 or newer", name,
                              fmt::join(finder.missing, ", "));
     return loaded;
   }
-  loaded.library = library;
+  loaded.cupti = cupti;
   return loaded;
 }
 
@@ -108,7 +108,7 @@ Loaded load() {
 const CuptiLibrary* cupti_library(std::string* why) {
   static const Loaded loaded = load();
   *why = loaded.why;
-  return loaded.library ? &*loaded.library : nullptr;
+  return loaded.cupti ? &*loaded.cupti : nullptr;
 }
 
 }  // namespace ananke::cuda

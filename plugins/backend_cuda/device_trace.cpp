@@ -45,7 +45,7 @@ struct Activity {
 // CUPTI calls back without saying for whom, so what it tells lands here, for the one rank that is traced.
 struct Session {
   std::mutex mutex;
-  const CuptiLibrary* library = nullptr;  // null: nobody is traced
+  const CuptiLibrary* cupti = nullptr;  // null: nobody is traced
   std::vector<Activity> activities;
   std::unordered_map<std::uint32_t, TraceClock::time_point> launches;  // begin of the call, by correlation
   std::unordered_map<std::string, std::string> names;                  // short ones of kernels
@@ -143,10 +143,10 @@ void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::s
   const std::unique_ptr<std::uint8_t, void (*)(void*)> owned(buffer, std::free);
   Session& all = session();
   const std::lock_guard lock(all.mutex);
-  if (!all.library || !buffer || bytes == 0) return;
+  if (!all.cupti || !buffer || bytes == 0) return;
   try {
     CUpti_Activity* record = nullptr;
-    while (all.library->next_record(buffer, bytes, &record) == CUPTI_SUCCESS) take_record(all, *record);
+    while (all.cupti->next_record(buffer, bytes, &record) == CUPTI_SUCCESS) take_record(all, *record);
   } catch (const std::exception& error) {
     all.trouble = error.what();
   }
@@ -217,7 +217,7 @@ bool is_operator(const Trace& trace, std::uint64_t span) {
 
 // Streams that are none of the device's are those that an operator has for itself, or a library's.
 void tell(const Session& told, CudaDevice& device, Trace& trace) {
-  std::map<std::uint32_t, std::string> names = name_streams(device, *told.library);
+  std::map<std::uint32_t, std::string> names = name_streams(device, *told.cupti);
   int sides = 0;
   for (const Activity& activity : told.activities) {
     if (activity.device != static_cast<std::uint32_t>(device.facts().device)) continue;
@@ -236,7 +236,7 @@ void tell(const Session& told, CudaDevice& device, Trace& trace) {
 
 void tell_losses(const Session& told, Trace& trace) {
   std::size_t dropped = 0;
-  if (told.library->dropped(nullptr, 0, &dropped) == CUPTI_SUCCESS && dropped > 0) {
+  if (told.cupti->dropped(nullptr, 0, &dropped) == CUPTI_SUCCESS && dropped > 0) {
     trace.note(fmt::format("{} records of device activity are lost: CUPTI had no room for them", dropped));
   }
   if (told.without_time > 0) {
@@ -257,11 +257,11 @@ void DeviceTrace::begin(Trace& trace) {
   Session& all = session();
   if (cupti) {
     const std::lock_guard lock(all.mutex);
-    if (all.library) {
+    if (all.cupti) {
       why = "CUPTI serves one rank of a process at a time, and another one is being traced";
       cupti = nullptr;
     } else {
-      all.library = cupti;
+      all.cupti = cupti;
     }
   }
   if (cupti) {
@@ -278,7 +278,7 @@ void DeviceTrace::begin(Trace& trace) {
     }
     disable(*cupti);
     const std::lock_guard lock(all.mutex);
-    all.library = nullptr;
+    all.cupti = nullptr;
   }
   log_warning("no device activity in the trace: {}", why);
   trace.note("no device activity: " + why);
@@ -288,14 +288,14 @@ void DeviceTrace::end() {
   if (!trace_) return;
   Trace& trace = *std::exchange(trace_, nullptr);
   Session& all = session();
-  const CuptiLibrary& cupti = *all.library;
+  const CuptiLibrary& cupti = *all.cupti;
   use_device(device_.facts().device);
   disable(cupti);
   cupti.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
   const std::lock_guard lock(all.mutex);
   tell(all, device_, trace);
   tell_losses(all, trace);
-  all.library = nullptr;
+  all.cupti = nullptr;
   all.activities.clear();
   all.launches.clear();
   all.without_time = 0;

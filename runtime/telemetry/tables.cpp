@@ -6,28 +6,12 @@
 
 #include "ananke/memory.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/base/text_table.h"
 #include "runtime/base/units.h"
 #include "runtime/model/parameter_table.h"
 
 namespace ananke {
 namespace {
-
-// Rows of equal length; the first column is left-aligned, the others right-aligned, two spaces between them.
-std::string aligned(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      text += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
-    }
-    text += '\n';
-  }
-  return text;
-}
 
 // "model.layers.3.mlp.experts.7.up_proj.weight" → "model.layers.*.mlp.experts.*.up_proj.weight"
 std::string folded(const std::string& name) {
@@ -65,13 +49,13 @@ std::string parameter_table_text(const ParameterTable& table, std::int64_t conte
     rows.push_back({group.name, to_string(group.shape), std::to_string(group.tensors),
                     format_count(static_cast<double>(group.tensors * group.shape.elements()))});
   }
-  return aligned(rows) + fmt::format(
-                             "{} parameters, {} active per token; {} FLOPs per token forward and backward, rows of {} "
-                             "tokens; attention costs as much as the rest in documents of {:.0f}\n",
-                             format_count(static_cast<double>(table.total())),
-                             format_count(static_cast<double>(table.active())),
-                             format_count(table.flops_per_token(context)), context,
-                             table.flops_per_token(0) / (table.flops_per_token(1) - table.flops_per_token(0)));
+  return text_table(rows, 0) +
+         fmt::format(
+             "{} parameters, {} active per token; {} FLOPs per token forward and backward, rows of {} "
+             "tokens; attention costs as much as the rest in documents of {:.0f}\n",
+             format_count(static_cast<double>(table.total())), format_count(static_cast<double>(table.active())),
+             format_count(table.flops_per_token(context)), context,
+             table.flops_per_token(0) / (table.flops_per_token(1) - table.flops_per_token(0)));
 }
 
 std::string memory_plan_text(std::span<const PlanLine> lines) {
@@ -88,7 +72,7 @@ std::string memory_plan_text(std::span<const PlanLine> lines) {
   std::vector<std::vector<std::string>> rows = {{"memory of one rank", "place", "planned"}};
   for (const auto& [key, bytes] : sorted) rows.push_back({key.second, place_name(key.first), format_bytes(bytes)});
   for (const auto& [place, bytes] : totals) rows.push_back({"sum", place_name(place), format_bytes(bytes)});
-  return aligned(rows);
+  return text_table(rows, 0);
 }
 
 std::string memory_report_text(const MemoryReport& report) {
@@ -110,7 +94,7 @@ std::string memory_report_text(const MemoryReport& report) {
   }
   add("sum", "device", report.device_planned(), true, report.device_measured());
   add("sum", "host", report.host_planned(), true, report.host_measured());
-  return aligned(rows);
+  return text_table(rows, 0);
 }
 
 const char* lifetime_name(Lifetime lifetime) {
@@ -132,7 +116,7 @@ std::string ledger_text(const std::string& name, std::span<const Arena::Line> li
   }
   rows.push_back({"sum", std::to_string(pieces), format_bytes(sum)});
   rows.push_back({"peak", "", format_bytes(peak)});
-  return aligned(rows);
+  return text_table(rows, 0);
 }
 
 }  // namespace ananke

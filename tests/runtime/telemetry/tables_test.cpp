@@ -62,9 +62,9 @@ TEST(Tables, AReportHasWhatWasMeasuredBesideThePlan) {
   EXPECT_EQ(memory_report_text(report),
             "memory of rank 3             place   planned  measured  of plan\n"
             "weights                     device  1.00 KiB     512 B    50.0%\n"
-            "staging, at the start only    host      10 B         ?         \n"
+            "staging, at the start only    host      10 B         ?\n"
             "sum                         device  1.00 KiB     512 B    50.0%\n"
-            "sum                           host       0 B       0 B         \n");
+            "sum                           host       0 B       0 B\n");
 }
 
 TEST(Tables, LedgerHasSumAndPeak) {
