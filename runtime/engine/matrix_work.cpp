@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "runtime/base/error.h"
@@ -11,6 +12,8 @@ namespace ananke {
 namespace {
 
 constexpr std::int64_t alignment = 64;  // elements, of the groups in the matrices' buffer
+// Resident rounds, where there are so many matrices: some to compute while matrices travel or are broadcast.
+constexpr std::int64_t least_rounds = 4;
 
 std::int64_t aligned(std::int64_t elements) { return (elements + alignment - 1) / alignment * alignment; }
 
@@ -57,7 +60,7 @@ class Planner {
   const Parameter& parameter(std::size_t id) const { return table_.parameters()[at(matrices_[id].parameter)]; }
   std::int64_t elements(std::size_t id) const { return matrices_[id].rows * matrices_[id].columns; }
   int replica() const { return replicas_ > 1 ? options_.replica : 0; }
-  std::int64_t bucket_elements() const { return static_cast<std::int64_t>(options_.bucket_bytes / sizeof(float)); }
+  static std::int64_t elements_in(std::uint64_t bytes) { return static_cast<std::int64_t>(bytes / sizeof(float)); }
 
   void add_matrices(std::size_t index, Optimizer& optimizer);
   std::vector<Held> parts_of(std::size_t id) const;
@@ -175,7 +178,10 @@ void Planner::assign_residents() {
     }
   }
   for (int rank = 0; rank < ranks_; ++rank) {
-    resident_.push_back(cut_rounds(by_shape(of_rank[at(rank)]), bucket_elements()));
+    const Ids& own = of_rank[at(rank)];
+    const auto add = [&](std::int64_t sum, std::size_t id) { return sum + elements(id); };
+    const std::int64_t all = std::accumulate(own.begin(), own.end(), std::int64_t{0}, add);
+    resident_.push_back(cut_rounds(by_shape(own), std::min(elements_in(options_.resident_bytes), all / least_rounds)));
     for (std::size_t round = 0; round < resident_.back().size(); ++round) {
       for (const std::size_t id : resident_.back()[round]) matrices_[id].round = static_cast<int>(round);
       share(resident_.back()[round], rank, ranks_, std::numeric_limits<std::int64_t>::max());
@@ -186,7 +192,7 @@ void Planner::assign_residents() {
 
 void Planner::assign_travellers() {
   const Ids all = std::move(travelling_[0]);
-  std::int64_t most = bucket_elements();
+  std::int64_t most = elements_in(options_.bucket_bytes);
   for (const std::size_t id : all) most = std::max(most, elements(id));
   travelling_ = cut_rounds(
       all, most > std::numeric_limits<std::int64_t>::max() / (ranks_ * replicas_) ? most : most * ranks_ * replicas_);

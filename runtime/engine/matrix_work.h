@@ -4,8 +4,8 @@
 // A matrix that lies whole on one rank (an expert, mostly) is resident: that rank transforms it, nothing travels. Every
 // other one travels: its parts go to one owner and the direction's parts come back. Owners are chosen longest first
 // (LPT: the next matrix to the rank with the least load), ties by size then name; loads start with what is resident and
-// accumulate over the rounds. A round holds at most `bucket_bytes` per rank, at least one matrix, so that buffers are
-// bounded.
+// accumulate over the rounds. A round holds at most `bucket_bytes` per rank, or `resident_bytes`, and at least one
+// matrix, so that buffers are bounded.
 //
 // Replicas hold equal state. Each transforms everything, or, with `share_replicas`, a part of every round that is then
 // broadcast to the others.
@@ -27,9 +27,10 @@ namespace ananke {
 using OptimizerMap = std::map<std::string, std::unique_ptr<Optimizer>>;  // by plugin name
 
 struct MatrixWorkOptions {
-  int replicas = 1, replica = 0;  // of the mesh, and this rank's
-  int rank = 0;                   // on the shard axis
-  std::uint64_t bucket_bytes = 64 << 20;
+  int replicas = 1, replica = 0;             // of the mesh, and this rank's
+  int rank = 0;                              // on the shard axis
+  std::uint64_t bucket_bytes = 64 << 20;     // of a round that travels
+  std::uint64_t resident_bytes = 512 << 20;  // of one that does not
   bool share_replicas = false;
 };
 

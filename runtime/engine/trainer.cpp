@@ -50,6 +50,7 @@ MatrixWork make_matrix_work(const Engine& engine, const std::vector<std::string>
            .replica = at.replicate,
            .rank = at.shard,
            .bucket_bytes = parse_bytes(options.bucket()),
+           .resident_bytes = parse_bytes(options.resident_bucket()),
            .share_replicas = options.share_replicas()}};
 }
 

@@ -124,6 +124,7 @@ void run_rank(const Job& job, const Request& request, const RoleContext& context
                          .replica = at.replicate,
                          .rank = at.shard,
                          .bucket_bytes = std::stoull(job.matrix_updates().bucket()),
+                         .resident_bytes = std::stoull(job.matrix_updates().bucket()),
                          .share_replicas = job.matrix_updates().share_replicas()});
   OptimizerStep step(table, chosen, roles.optimizers, work, backend, *shard, *replicate, storage.owned);
   StepScalars scalars(backend, *world);

@@ -153,7 +153,8 @@ TEST(MatrixWork, BoundsARoundByTheBucketOrItsLargestMatrix) {
   constexpr std::int64_t largest = 21 * 8;  // of those that travel
   for (const std::uint64_t bucket : {0, 100, 4096}) {
     for (int rank = 0; rank < 3; ++rank) {
-      const MatrixWork work = world.work(world.placed(3), {.rank = rank, .bucket_bytes = bucket});
+      const MatrixWork work =
+          world.work(world.placed(3), {.rank = rank, .bucket_bytes = bucket, .resident_bytes = bucket});
       for (const MatrixRound& round : work.travelling()) {
         EXPECT_LE(round.exchange.received_elements(),
                   std::max<std::int64_t>(largest, static_cast<std::int64_t>(bucket / 4)));
@@ -196,12 +197,26 @@ TEST(MatrixWork, LetsReplicasShareEveryRoundAndAgreeOnIt) {
   for (const double load : loads) EXPECT_GT(load, 0.2 * sum);
 }
 
+// Experts are the matrices of one shape that need a device to themselves the least.
+TEST(MatrixWork, TransformsResidentMatricesOfOneShapeTogetherInAtLeastFourRounds) {
+  const World world({.layers = 2, .experts = 16});
+  const MatrixWork work = world.work(halves(world), {});
+  ASSERT_GE(work.resident().size(), 4u);
+  EXPECT_LE(work.resident().size(), 6u);
+  std::int64_t most = 0;
+  for (const MatrixRound& round : work.resident()) {
+    for (const MatrixGroup& group : round.groups) most = std::max(most, group.count);
+  }
+  EXPECT_GE(most, 16);
+}
+
 TEST(MatrixWork, HashFollowsMeshAndBucket) {
   const World world({});
   const std::string hash = world.work(world.placed(2), {}).hash();
   EXPECT_EQ(world.work(world.placed(2), {.rank = 1}).hash(), hash);
   EXPECT_NE(world.work(world.placed(3), {}).hash(), hash);
-  EXPECT_NE(world.work(world.placed(2), {.bucket_bytes = 64}).hash(), hash);
+  EXPECT_NE(world.work(halves(world), {.bucket_bytes = 64}).hash(), world.work(halves(world), {}).hash());
+  EXPECT_NE(world.work(world.placed(2), {.resident_bytes = 64}).hash(), hash);
 }
 
 // More ranks than matrices, ranks that own nothing, cuts anywhere: each element of each matrix is prepared once.
@@ -223,7 +238,7 @@ TEST(MatrixWork, OfRandomCutsCoversEveryElementOnce) {
     std::map<int, std::vector<int>> prepared;
     const std::uint64_t bucket = engine() % 2 ? 256 : 1 << 20;
     for (int rank = 0; rank < ranks; ++rank) {
-      const MatrixWork work = world.work(fragments, {.rank = rank, .bucket_bytes = bucket});
+      const MatrixWork work = world.work(fragments, {.rank = rank, .bucket_bytes = bucket, .resident_bytes = bucket});
       for (const auto* rounds : {&work.resident(), &work.travelling()}) {
         for (const MatrixRound& round : *rounds) {
           for (const MatrixPart& part : round.parts) {
