@@ -44,6 +44,7 @@ CudaDevice::CudaDevice(Setup setup)
     streams_.at(static_cast<std::size_t>(i)) =
         std::make_unique<CudaStream>(name_of(resource), setup_.device, priority_of(resource), failure_);
   }
+  CudaStream::of(stream(Resource::compute)).keep_time();
 }
 
 CudaDevice::~CudaDevice() {
@@ -76,6 +77,8 @@ Device::MemoryUse CudaDevice::memory_use() {
   const BlockMemory::Numbers numbers = source_.numbers();
   return {arena_.used(), numbers.reserved, numbers.retries};
 }
+
+std::optional<double> CudaDevice::busy_seconds() { return CudaStream::of(stream(Resource::compute)).busy_seconds(); }
 
 void CudaDevice::count_reads_of(std::function<std::uint64_t()> others) {
   std::lock_guard lock(counting_);

@@ -44,6 +44,7 @@ class CudaDevice final : public Device {
   void read(const TensorView& from, void* to) override;
   std::uint64_t reads() const override;
   MemoryUse memory_use() override;
+  std::optional<double> busy_seconds() override;
 
   const DeviceFacts& facts() const noexcept { return facts_; }
   const std::string& uuid() const noexcept { return setup_.uuid; }

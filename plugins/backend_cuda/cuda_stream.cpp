@@ -81,8 +81,20 @@ void CudaStream::record(Event& event) {
 }
 
 void CudaStream::wait(const Event& event) {
-  check(cudaStreamWaitEvent(raw(), own<const CudaEvent>(event, "an event").raw(), cudaEventWaitDefault),
+  const cudaStream_t stream = raw();
+  if (clock_) clock_->wait_begins(stream);
+  check(cudaStreamWaitEvent(stream, own<const CudaEvent>(event, "an event").raw(), cudaEventWaitDefault),
         "let stream " + name_ + " wait for an event");
+  if (clock_) clock_->wait_ends(stream);
+}
+
+std::optional<double> CudaStream::busy_seconds() {
+  if (!clock_ || failure_->failed()) return std::nullopt;
+  clock_->mark(raw());
+  const cudaError_t result = wait_until_ready(*failure_, [&] { return cudaEventQuery(clock_->last_mark()); });
+  if (failure_->failed()) return std::nullopt;
+  check(result, "wait for a mark on stream " + name_);
+  return clock_->take();
 }
 
 void CudaStream::synchronize() {

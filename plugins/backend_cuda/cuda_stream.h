@@ -8,8 +8,10 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "plugins/backend_cuda/busy_clock.h"
 #include "runtime/device/stream.h"
 
 namespace ananke::cuda {
@@ -32,6 +34,10 @@ class CudaStream final : public Stream {
   cudaStream_t raw() const;  // makes the stream's device current
   int device() const noexcept { return device_; }
   const std::string& name() const noexcept { return name_; }
+  // From now on busy_seconds() tells how long it has worked, its waits left out; each wait then costs two more events.
+  void keep_time() { clock_ = std::make_unique<BusyClock>(); }
+  // Waits for the stream. Nothing without keep_time() and after a failure.
+  std::optional<double> busy_seconds();
   // The stream of this backend that `stream` is; Error(internal) when it belongs to another backend.
   static CudaStream& of(Stream& stream);
 
@@ -40,6 +46,7 @@ class CudaStream final : public Stream {
   const int device_;
   const std::shared_ptr<const Failure> failure_;
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<BusyClock> clock_;
 };
 
 class CudaEvent final : public Event {

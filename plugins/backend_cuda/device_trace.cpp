@@ -24,17 +24,17 @@ constexpr CUpti_CallbackId quiet_calls[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaStreamQuery_v3020,  CUPTI_RUNTIME_TRACE_CBID_cudaEventQuery_v3020,
     CUPTI_RUNTIME_TRACE_CBID_cudaEventRecord_v3020,  CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_v3020,
 };
-// Driver calls that libraries launch by: NCCL, cuDNN, cuBLASLt.
-constexpr CUpti_CallbackId launching_calls[] = {
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
-    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel,
-    CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync,
-    CUPTI_DRIVER_TRACE_CBID_cuMemsetD8Async,
-    CUPTI_DRIVER_TRACE_CBID_cuMemsetD32Async,
+// Driver calls of the same kind. Libraries launch by the driver: NCCL, cuDNN, cuBLASLt.
+constexpr CUpti_CallbackId quiet_driver_calls[] = {
+    CUPTI_DRIVER_TRACE_CBID_cuEventQuery,        CUPTI_DRIVER_TRACE_CBID_cuStreamQuery,
+    CUPTI_DRIVER_TRACE_CBID_cuEventRecord,       CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent,
+    CUPTI_DRIVER_TRACE_CBID_cuCtxGetCurrent,     CUPTI_DRIVER_TRACE_CBID_cuCtxSetCurrent,
+    CUPTI_DRIVER_TRACE_CBID_cuCtxPushCurrent_v2, CUPTI_DRIVER_TRACE_CBID_cuCtxPopCurrent_v2,
+    CUPTI_DRIVER_TRACE_CBID_cuCtxGetDevice,      CUPTI_DRIVER_TRACE_CBID_cuStreamIsCapturing,
 };
 constexpr CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-                                        CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_RUNTIME};
+                                        CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_RUNTIME,
+                                        CUPTI_ACTIVITY_KIND_DRIVER};
 
 // A piece of work as CUPTI tells it. Its stream has a number.
 struct Activity {
@@ -172,20 +172,13 @@ std::string enable(const CuptiLibrary& cupti) {
     for (const CUpti_CallbackId call : quiet_calls) cupti.enable_runtime_call(call, 0);
   }
   if (cupti.enable_driver_call) {
-    for (const CUpti_CallbackId call : launching_calls) attempt(cupti.enable_driver_call(call, 1), "record launches");
-  } else {
-    attempt(cupti.enable(CUPTI_ACTIVITY_KIND_DRIVER), "record launches");
+    for (const CUpti_CallbackId call : quiet_driver_calls) cupti.enable_driver_call(call, 0);
   }
   return why;
 }
 
 void disable(const CuptiLibrary& cupti) {
   for (const CUpti_ActivityKind kind : kinds) cupti.disable(kind);
-  if (cupti.enable_driver_call) {
-    for (const CUpti_CallbackId call : launching_calls) cupti.enable_driver_call(call, 0);
-  } else {
-    cupti.disable(CUPTI_ACTIVITY_KIND_DRIVER);
-  }
 }
 
 // CUPTI takes the trace's clock; an installation that does not has one of its own, which runs as fast.

@@ -213,6 +213,24 @@ TEST_F(CudaDeviceTest, WhoWaitsLooksWhatKernelsFoundWrong) {
   device().failure()->look_by(nullptr);
 }
 
+// What compute waits for another stream is not its work: of two pieces, one made while the other stream works.
+TEST_F(CudaDeviceTest, TellsHowLongComputeHasWorkedWithoutItsWaits) {
+  Buffer a = device().memory().allocate(256 * mib, "a"), b = device().memory().allocate(256 * mib, "b");
+  const auto done = device().make_event();
+  const double begin = device().busy_seconds().value();
+  keep_busy(device(), stream(Resource::compute), a, b, 10);
+  const double work = device().busy_seconds().value() - begin;
+  EXPECT_GT(work, 1e-4);
+  keep_busy(device(), stream(Resource::network), a, b, 100);
+  stream(Resource::network).record(*done);
+  stream(Resource::compute).wait(*done);
+  keep_busy(device(), stream(Resource::compute), a, b, 10);
+  const double waited_and_worked = device().busy_seconds().value() - begin - work;
+  EXPECT_GT(waited_and_worked, 0.5 * work);
+  EXPECT_LT(waited_and_worked, 4 * work) << "the wait, ten times as long, is counted as work";
+  EXPECT_GE(device().busy_seconds().value(), begin + work + waited_and_worked) << "it never falls";
+}
+
 TEST_F(CudaDeviceTest, OtherThreadsMayWaitAndCopy) {
   std::atomic<int> good = 0;
   std::vector<std::thread> threads;

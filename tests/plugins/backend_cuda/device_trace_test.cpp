@@ -95,6 +95,27 @@ TEST_F(DeviceTraceGpu, KernelsAndCopiesStandOnTheirStreamsWithTheirOperators) {
   EXPECT_EQ(fills, 1);
 }
 
+// cuBLASLt launches by the driver, not by the runtime.
+TEST_F(DeviceTraceGpu, KernelsOfLibrariesKnowTheirOperatorToo) {
+  const TensorView x = a_->view().reshaped({1024, 1024}), y = sum_->view().reshaped({1024, 1024});
+  backend_->operators().linear->forward(compute(), {x, x, y});  // chooses its algorithm
+  begin();
+  if (!trace_->notes().empty()) GTEST_SKIP() << trace_->notes()[0];
+  {
+    const TraceSpan span(TraceKind::operation, "linear.forward");
+    backend_->operators().linear->forward(compute(), {x, x, y});
+  }
+  end();
+  int kernels = 0;
+  for (const TraceTask& task : told()) {
+    if (task.kind != TraceKind::kernel) continue;
+    ++kernels;
+    EXPECT_EQ(argument(task, "operator"), "linear.forward") << task.text.name;
+    EXPECT_EQ(task.stream, "compute");
+  }
+  EXPECT_GE(kernels, 1);
+}
+
 TEST_F(DeviceTraceGpu, OnlyTheTracedStepIsOnRecordAndStepsFollowEachOther) {
   add();
   for (int step = 1; step <= 2; ++step) {
