@@ -39,7 +39,7 @@ template <int N, class T>
 __global__ void __launch_bounds__(most_threads)
     held_forward_kernel(std::int64_t packs, double eps, const T* x, const T* delta, const float* weight, T* h, T* y,
                         float* inverse_rms) {
-  __shared__ double scratch[32];
+  __shared__ float scratch[32];
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * packs * N;
   Pack<T, N> values[held], more[held];
 #pragma unroll
@@ -49,22 +49,21 @@ __global__ void __launch_bounds__(most_threads)
     values[u] = load<N>(x + row + i * N);
     if (delta) more[u] = load<N>(delta + row + i * N);
   }
-  double squares = 0;
+  float squares = 0;
 #pragma unroll
   for (int u = 0; u < held; ++u) {
     const std::int64_t i = threadIdx.x + u * blockDim.x;
     if (i >= packs) continue;
-    float sum = 0;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       if (delta) values[u].at[j] = from_float<T>(to_float(values[u].at[j]) + to_float(more[u].at[j]));
-      sum += to_float(values[u].at[j]) * to_float(values[u].at[j]);
+      squares += to_float(values[u].at[j]) * to_float(values[u].at[j]);
     }
-    squares += static_cast<double>(sum);
     if (h && (delta || h != x)) store(h + row + i * N, values[u]);
   }
-  squares = block_sum(squares, scratch);
-  const float inverse = static_cast<float>(1 / sqrt(squares / static_cast<double>(packs * N) + eps));
+  squares = alternating_block_sum(squares, scratch);
+  const auto inverse =
+      static_cast<float>(1 / sqrt(static_cast<double>(squares) / static_cast<double>(packs * N) + eps));
   if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
 #pragma unroll
   for (int u = 0; u < held; ++u) {
@@ -78,45 +77,59 @@ __global__ void __launch_bounds__(most_threads)
   }
 }
 
-// The backward pass as below, where a row fits into a block's registers. Each thread adds up its own columns of
-// dweight.
+// What a thread holds of a row in the backward pass.
 template <int N, class T>
-__global__ void __launch_bounds__(most_threads)
-    held_backward_kernel(std::int64_t rows, std::int64_t packs, const T* h, const float* weight, const T* dy,
-                         const T* dh_in, T* dh, const float* inverse_rms, float* partial) {
-  __shared__ double scratch[32];
-  const std::int64_t width = packs * N;
-  const std::int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
-  Pack<float, N> dweight[held_backward] = {};
-  for (std::int64_t t = begin; t < end; ++t) {
-    Pack<T, N> values[held_backward], gradients[held_backward], before[held_backward];
+struct BackwardRow {
+  Pack<T, N> values[held_backward], gradients[held_backward], before[held_backward];
+  float inverse_rms;
+
+  __device__ void read(std::int64_t t, std::int64_t packs, const T* h, const T* dy, const T* dh_in,
+                       const float* inverse) {
+    inverse_rms = inverse[t];
 #pragma unroll
     for (int u = 0; u < held_backward; ++u) {
-      const std::int64_t i = threadIdx.x + u * blockDim.x, at = t * width + i * N;
+      const std::int64_t i = threadIdx.x + u * blockDim.x, at = (t * packs + i) * N;
       if (i >= packs) continue;
       values[u] = load<N>(h + at);
       gradients[u] = load<N>(dy + at);
       if (dh_in) before[u] = load<N>(dh_in + at);
     }
-    const float r = inverse_rms[t];
-    double product = 0;
+  }
+};
+
+// The backward pass as below, where a row fits into a block's registers: the next one is read while this one is
+// summed. Each thread adds up its own columns of dweight.
+template <int N, class T>
+__global__ void __launch_bounds__(most_threads)
+    held_backward_kernel(std::int64_t rows, std::int64_t packs, const T* h, const float* weight, const T* dy,
+                         const T* dh_in, T* dh, const float* inverse_rms, float* partial) {
+  __shared__ float scratch[2][32];
+  const std::int64_t width = packs * N;
+  const std::int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
+  Pack<float, N> dweight[held_backward] = {};
+  BackwardRow<N, T> row, next;
+  next.read(begin, packs, h, dy, dh_in, inverse_rms);
+  for (std::int64_t t = begin; t < end; ++t) {
+    row = next;
+    if (t + 1 < end) next.read(t + 1, packs, h, dy, dh_in, inverse_rms);
+    const float r = row.inverse_rms;
+    float product = 0;
 #pragma unroll
     for (int u = 0; u < held_backward; ++u) {
       const std::int64_t i = threadIdx.x + u * blockDim.x;
       if (i >= packs) continue;
       const Pack<float, N> by = load_floats<N>(weight + i * N);
-      float sum = 0;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float value = to_float(values[u].at[j]), gradient = to_float(gradients[u].at[j]);
-        sum += by.at[j] * gradient * value;
+        const float value = to_float(row.values[u].at[j]), gradient = to_float(row.gradients[u].at[j]);
+        product += by.at[j] * gradient * value;
         dweight[u].at[j] += gradient * value * r;
       }
-      product += static_cast<double>(sum);
     }
-    product = block_sum(product, scratch);
+    product = alternating_block_sum(product, scratch[t & 1]);
     const double inverse = r;
-    const auto pull = static_cast<float>(inverse * inverse * inverse * product / static_cast<double>(width));
+    const auto pull =
+        static_cast<float>(inverse * inverse * inverse * static_cast<double>(product) / static_cast<double>(width));
 #pragma unroll
     for (int u = 0; u < held_backward; ++u) {
       const std::int64_t i = threadIdx.x + u * blockDim.x;
@@ -125,8 +138,8 @@ __global__ void __launch_bounds__(most_threads)
       Pack<T, N> out;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float own = r * by.at[j] * to_float(gradients[u].at[j]) - to_float(values[u].at[j]) * pull;
-        out.at[j] = from_float<T>(dh_in ? to_float(before[u].at[j]) + own : own);
+        const float own = r * by.at[j] * to_float(row.gradients[u].at[j]) - to_float(row.values[u].at[j]) * pull;
+        out.at[j] = from_float<T>(dh_in ? to_float(row.before[u].at[j]) + own : own);
       }
       store(dh + t * width + i * N, out);
     }

@@ -10,7 +10,7 @@ namespace ananke::cuda {
 namespace {
 
 constexpr int threads = 256, warps = threads / 32;
-constexpr int under_way = 4;       // packs that a lane loads before it stores them
+constexpr int under_way = 8;       // packs that a lane loads before it stores them
 constexpr unsigned buckets = 257;  // of the backward pass: token % buckets, which no pattern of common tokens fills
 constexpr int at_once = 8;         // tokens that a thread looks at between two barriers
 constexpr int listed = 3072;       // occurrences in a bucket that are summed at a time, at most

@@ -35,6 +35,18 @@ __device__ T block_sum(T value, T* partial) {
   return total;
 }
 
+// The same with one barrier less, for a caller whose next call but one may use `partial` again.
+template <class T>
+__device__ T alternating_block_sum(T value, T* partial) {
+  value = warp_sum(value);
+  const int warps = blockDim.x / 32;
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  T total = 0;
+  for (int i = 0; i < warps; ++i) total += partial[i];
+  return total;
+}
+
 // Likewise the maximum; NaN is left out.
 __device__ inline float block_max(float value, float* partial) {
   value = warp_max(value);
