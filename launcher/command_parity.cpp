@@ -60,6 +60,7 @@ void add_options(CommandOptions& to, ParityOptions& options, Given& given) {
   auto add = to.add();
   add("ranks", po::value(&options.ranks)->value_name("N")->default_value(1),
       "ranks, as threads; rows are dealt to them in turn");
+  add("processes", po::bool_switch(&options.processes), "ranks are processes: what backend_cuda asks for");
   add("replicate", po::value(&options.replicate)->value_name("N")->default_value(1), "whole copies among the ranks");
   add("expert", po::value(&options.expert)->value_name("N")->default_value(1),
       "ranks that share out the experts and exchange tokens (plugin ep)");

@@ -7,6 +7,8 @@
 #include "plugins/backend_cuda/device_choice.h"
 #include "plugins/backend_cuda/environment.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/comm/exchange_table.h"
 
 namespace ananke::cuda {
 namespace {
@@ -83,6 +85,12 @@ void Peers::meet_those_of_this_process(const std::string& key, Rendezvous& rende
     if (same_process(cards_[i].process, cards_[own_].process)) here.push_back(ranks_[i]);
   }
   if (here.size() < 2) return;
+  if (own_ == 0) {
+    log_warning(
+        "{} are threads of one process: CUDA's locks of a process may let them wait for each other without end; "
+        "give each GPU a process",
+        format_ranks(here));
+  }
   const auto address = std::to_string(reinterpret_cast<std::uintptr_t>(&presence_));
   const std::vector<std::string> addresses = rendezvous.exchange(key + "/presence", here, address);
   for (std::size_t i = 0, next = 0; i < ranks_.size(); ++i) {

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <mutex>
 
 #include "ananke/job.pb.h"
 #include "ananke/plugin.pb.h"
 #include "ananke/site.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/huggingface.h"
+#include "runtime/comm/rank_processes.h"
 #include "runtime/comm/rank_threads.h"
 #include "runtime/engine/batch_loader.h"
 #include "runtime/engine/engine.h"
@@ -27,12 +27,33 @@ struct Case {
   std::int64_t targets() const { return rows * (length - 1); }
 };
 
-// What all ranks together computed.
-struct Computed {
-  std::mutex mutex;
-  double loss = 0;
-  std::vector<float> logits;                            // [B, S, V]
-  std::map<std::string, std::vector<float>> gradients;  // by parameter
+// What all ranks together compute: fragments and rows of different ranks do not overlap.
+class Computed {
+ public:
+  Computed(const Case& parity, const ParameterTable& table)
+      : logits_(static_cast<std::size_t>(parity.rows * parity.length * parity.vocabulary)),
+        memory_(1 + logits_ + elements_of(table)) {
+    std::size_t at = 1 + logits_;
+    for (const Parameter& parameter : table.parameters()) {
+      gradients_[parameter.name] = at;
+      at += static_cast<std::size_t>(parameter.shape.elements());
+    }
+  }
+  float& loss() const { return memory_.all()[0]; }
+  std::span<float> logits() const { return memory_.all().subspan(1, logits_); }  // [B, S, V]
+  std::span<float> gradient(const Parameter& parameter) const {
+    return memory_.all().subspan(gradients_.at(parameter.name), static_cast<std::size_t>(parameter.shape.elements()));
+  }
+
+ private:
+  static std::size_t elements_of(const ParameterTable& table) {
+    std::size_t sum = 0;
+    for (const Parameter& parameter : table.parameters()) sum += static_cast<std::size_t>(parameter.shape.elements());
+    return sum;
+  }
+  std::size_t logits_;
+  SharedFloats memory_;
+  std::map<std::string, std::size_t> gradients_;  // where they begin, by parameter
 };
 
 Case read_case(const Safetensors& file, const Model& model) {
@@ -72,22 +93,15 @@ Rows rows_of_rank(const Case& parity, int rank, int ranks) {
   return rows;
 }
 
-void collect_gradients(Engine& engine, Computed& computed) {
+void collect_gradients(Engine& engine, const Computed& computed) {
   for (const OwnedFragment& fragment : engine.parameters().fragments()) {
     const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
-    std::vector<float>* whole = nullptr;
-    {
-      std::lock_guard lock(computed.mutex);
-      whole = &computed.gradients[parameter.name];
-      whole->resize(static_cast<std::size_t>(parameter.shape.elements()));
-    }
-    // Fragments of different ranks do not overlap.
-    engine.device().read(fragment.gradient, whole->data() + fragment.where.begin);
+    engine.device().read(fragment.gradient, computed.gradient(parameter).data() + fragment.where.begin);
   }
 }
 
 void run_rank(const ParityOptions& options, const Job& job, const Case& parity, int rank, Rendezvous& rendezvous,
-              const std::vector<FoundPlugin>& plugins, Computed& computed) {
+              const std::vector<FoundPlugin>& plugins, const Computed& computed) {
   const Site site;
   const MeshShape mesh{options.replicate, options.ranks / options.replicate, options.expert};
   const RoleContext context{job, site, mesh, rank, options.ranks};
@@ -123,11 +137,11 @@ void run_rank(const ParityOptions& options, const Job& job, const Case& parity, 
   for (std::int64_t local = 0; local < rows.rows; ++local) {
     const std::int64_t row = local * options.ranks + rank;
     engine.device().read(logits[0].slice(local * row_elements, row_elements),
-                         computed.logits.data() + row * row_elements);
+                         computed.logits().data() + row * row_elements);
   }
   if (engine.first_replica()) collect_gradients(engine, computed);
   // As transformers reports it: with what the routers add.
-  if (rank == 0) computed.loss = outcome.loss() + outcome.auxiliary_loss + outcome.z_loss;
+  if (rank == 0) computed.loss() = static_cast<float>(outcome.loss() + outcome.auxiliary_loss + outcome.z_loss);
   rendezvous.exchange("parity done", {}, "");  // nobody leaves while others still compute
 }
 
@@ -177,7 +191,7 @@ ParityLine compare_gradients(const Safetensors& file, const ParameterTable& tabl
     }
     std::vector<float> wanted(static_cast<std::size_t>(stored.elements));
     file.read_f32(stored.tensor, wanted, stored.begin);
-    differences[stored.tensor].add(computed.gradients.at(parameter.name), wanted);
+    differences[stored.tensor].add(computed.gradient(parameter), wanted);
   }
   double largest = 0;
   for (const auto& [name, difference] : differences) largest = std::max(largest, difference.largest);
@@ -213,9 +227,9 @@ std::vector<FoundPlugin> find_plugins(const ParityOptions& options) {
 }  // namespace
 
 std::vector<ParityLine> run_parity(const ParityOptions& options) {
-  constexpr int most_ranks = 256;  // threads of this process, each with a device of its own
+  constexpr int most_ranks = 256;  // each with a device of its own
   if (options.ranks < 1 || options.ranks > most_ranks) {
-    fail(ErrorKind::usage, "--ranks {} is no number of ranks to run as threads; give 1 to {}", options.ranks,
+    fail(ErrorKind::usage, "--ranks {} is no number of ranks to run on one machine; give 1 to {}", options.ranks,
          most_ranks);
   }
   if (options.replicate < 1 || options.ranks % options.replicate != 0) {
@@ -235,11 +249,10 @@ std::vector<ParityLine> run_parity(const ParityOptions& options) {
   const std::vector<FoundPlugin> plugins = find_plugins(options);
   const ParameterTable table(job.model());
 
-  Computed computed;
-  computed.logits.resize(static_cast<std::size_t>(parity.rows * parity.length * parity.vocabulary));
-  run_rank_threads(options.ranks, std::chrono::seconds(60), [&](int rank, Rendezvous& rendezvous) {
-    run_rank(options, job, parity, rank, rendezvous, plugins, computed);
-  });
+  const Computed computed(parity, table);
+  const auto run = options.processes ? run_rank_processes : run_rank_threads;
+  run(options.ranks, std::chrono::seconds(60),
+      [&](int rank, Rendezvous& rendezvous) { run_rank(options, job, parity, rank, rendezvous, plugins, computed); });
 
   std::vector<ParityLine> lines;
   if (file.contains("logits")) {
@@ -249,14 +262,14 @@ std::vector<ParityLine> run_parity(const ParityOptions& options) {
            to_string(shape));
     }
     Difference difference;
-    difference.add(computed.logits, file.read_f32("logits"));
+    difference.add(computed.logits(), file.read_f32("logits"));
     ParityLine& line = lines.emplace_back(ParityLine{"logits", "", 0, 0, 0, options.logits_tolerance, true});
     add_to(line, "logits", difference);
     line.within = line.absolute <= line.tolerance;
   }
   if (file.contains("loss")) {
     const double wanted = file.read_f32("loss").at(0);
-    const double absolute = std::abs(computed.loss - wanted);
+    const double absolute = std::abs(static_cast<double>(computed.loss()) - wanted);
     lines.push_back({"loss", "loss", 1, absolute, wanted != 0 ? absolute / std::abs(wanted) : absolute,
                      options.loss_tolerance, absolute <= options.loss_tolerance});
   }

@@ -12,7 +12,8 @@ namespace ananke {
 struct ParityOptions {
   std::filesystem::path folder;     // config.json and safetensors
   std::filesystem::path case_file;  // input_ids [B, S], and any of logits [B, S, V], loss [1], grad.<parameter>
-  int ranks = 1;                    // as threads of this process; rows are dealt to them in turn
+  int ranks = 1;                    // rows are dealt to them in turn
+  bool processes = false;           // ranks are processes, not threads of this one
   int replicate = 1;                // must divide ranks; the rest is the shard axis
   int expert = 1;                   // must divide the shard axis; tokens are then exchanged by plugin ep
   std::string backend = "backend_host";

@@ -14,8 +14,8 @@
 #include <cstdlib>
 
 #include "plugins/backend_cuda/operators/cuda_operators.h"
+#include "runtime/comm/folder_rendezvous.h"
 #include "tests/plugins/backend_cuda/gpu.h"
-#include "tests/plugins/backend_host/folder_rendezvous.h"
 #include "tests/temporary_folder.h"
 
 extern char** environ;
@@ -118,7 +118,7 @@ int run_rank(const std::string& folder, int rank, int size, int hosts, std::int6
   me.rank = rank;
   me.size = size;
   me.deadline = std::chrono::minutes(2);
-  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size);
+  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, std::chrono::seconds(20));
   me.device = open_gpu(rank);
   measure(me, hosts, mebibytes);
   return 0;

@@ -6,6 +6,7 @@
 #include "runtime/engine/engine.h"
 #include "tests/equivalence/rank_runs.h"
 #include "tests/temporary_folder.h"
+#include "tests/test_gpus.h"
 
 namespace ananke {
 namespace {
@@ -88,7 +89,8 @@ TEST(Packing, PaddingHasNoPartInLossOrGradient) {
   const GradientResult wanted = first_gradients(job, request);
   request.rows = &others;
   const GradientResult got = first_gradients(job, request);
-  EXPECT_EQ(got.loss, wanted.loss);
+  // On a GPU an expert's product is another kernel's where more padding came to it.
+  EXPECT_NEAR(got.loss, wanted.loss, on_gpus() ? 1e-6 * wanted.loss : 0);
   for (const auto& [name, gradient] : wanted.gradients) {
     EXPECT_LE(relative_difference(got.gradients.at(name), gradient), 1e-6) << name;
   }

@@ -30,9 +30,12 @@ constexpr Mesh meshes[] = {{"1", "1", "1"}, {"2", "1", "1"}, {"4", "1", "1"}, {"
                            {"4", "1", "2"}, {"4", "1", "4"}, {"4", "2", "2"}};
 constexpr Mesh bf16_meshes[] = {{"1", "1", "1"}, {"2", "1", "2"}};
 
+// Ranks as processes with a GPU each.
+bool by_processes(const Mesh& mesh) { return std::atoi(mesh.ranks) > 1 && std::atoi(mesh.ranks) <= test_gpus(); }
+
 // Without GPUs a test's backend rounds as one that computes in bf16 (tests/rounding_backend).
 const char* backend_of(const Mesh& mesh, std::string_view compute) {
-  const char* backend = test_backend(std::atoi(mesh.ranks));
+  const char* backend = by_processes(mesh) ? "backend_cuda" : test_backend(std::atoi(mesh.ranks));
   return compute == "bf16" && backend == std::string_view("backend_host") ? "rounding_backend" : backend;
 }
 
@@ -45,9 +48,14 @@ bool run_parity(const fs::path& folder, const Mesh& mesh, const char* compute) {
   const std::string program = ANANKE_BINARY_DIR "/bin/ananke";
   setenv("ANANKE_PLUGIN_PATH", ANANKE_BINARY_DIR "/tests/rounding_plugins:" ANANKE_BINARY_DIR "/tests/sharing_plugins",
          1);
-  const char* arguments[] = {program.c_str(), "parity",       folder.c_str(), "--ranks",   mesh.ranks,
-                             "--replicate",   mesh.replicate, "--expert",     mesh.expert, "--backend",
-                             backend,         "--compute",    compute,        nullptr};
+  const char* arguments[] = {program.c_str(), "parity",
+                             folder.c_str(),  "--ranks",
+                             mesh.ranks,      "--replicate",
+                             mesh.replicate,  "--expert",
+                             mesh.expert,     "--backend",
+                             backend,         "--compute",
+                             compute,         by_processes(mesh) ? "--processes" : nullptr,
+                             nullptr};
   pid_t child = 0;
   const int error = posix_spawn(&child, program.c_str(), nullptr, nullptr, const_cast<char**>(arguments), environ);
   if (error != 0) fail(ErrorKind::internal, "{} does not start: {}", program, std::strerror(error));

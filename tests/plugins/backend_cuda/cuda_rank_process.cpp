@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "runtime/comm/folder_rendezvous.h"
 #include "tests/plugins/backend_cuda/gpu.h"
-#include "tests/plugins/backend_host/folder_rendezvous.h"
 
 namespace ananke::testing {
 namespace {
@@ -52,7 +52,7 @@ void run(const std::string& folder, int rank, int size, const std::string& scena
   me.rank = rank;
   me.size = size;
   me.deadline = std::chrono::minutes(5);  // what ends the others is that the process is gone
-  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size);
+  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, std::chrono::seconds(20));
   me.device = open_gpu(rank);
   const auto world = me.communicator("world");
   if (scenario == "kill") return kill_last(me, *world);

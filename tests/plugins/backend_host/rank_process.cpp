@@ -5,13 +5,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
 
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
 #include "plugins/backend_host/backend_host.h"
 #include "plugins/backend_host/backend_host.pb.h"
-#include "tests/plugins/backend_host/folder_rendezvous.h"
+#include "runtime/comm/folder_rendezvous.h"
 
 namespace ananke::testing {
 namespace {
@@ -60,7 +61,7 @@ void run(const std::string& folder, int rank, int size, int transport, const std
   plugin::BackendHost config;
   config.set_transport(static_cast<plugin::BackendHost::Transport>(transport));
   BackendHost backend(context, config);
-  FolderRendezvous rendezvous(folder, rank, size);
+  FolderRendezvous rendezvous(folder, rank, size, std::chrono::seconds(20));
   std::vector<int> everyone(static_cast<std::size_t>(size));
   std::iota(everyone.begin(), everyone.end(), 0);
   auto world = backend.make_communicator("world", everyone, rendezvous);

@@ -1,0 +1,144 @@
+#include "runtime/comm/rank_processes.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/comm/folder_rendezvous.h"
+
+namespace ananke {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where the ranks meet, and where one that fails leaves its error.
+class MeetingFolder {
+ public:
+  MeetingFolder() {
+    std::string pattern = (fs::temp_directory_path() / "ananke-ranks-XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) {
+      fail(ErrorKind::resource, "cannot make a folder {} for ranks to meet: {}; set TMPDIR", pattern,
+           std::strerror(errno));
+    }
+    path_ = pattern;
+  }
+  ~MeetingFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  MeetingFolder(const MeetingFolder&) = delete;
+  MeetingFolder& operator=(const MeetingFolder&) = delete;
+  const fs::path& path() const { return path_; }
+  fs::path error_of(int rank) const { return path_ / ("error-of-rank." + std::to_string(rank)); }
+
+ private:
+  fs::path path_;
+};
+
+[[noreturn]] void be_rank(int rank, const MeetingFolder& folder, Rendezvous& rendezvous,
+                          const std::function<void(int, Rendezvous&)>& work) noexcept {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank outlives who waits for it
+  int code = 0;
+  try {
+    work(rank, rendezvous);
+  } catch (const Error& error) {
+    code = static_cast<int>(error.kind());
+    std::ofstream(folder.error_of(rank), std::ios::binary) << error.what();
+  } catch (const std::exception& error) {
+    code = static_cast<int>(ErrorKind::internal);
+    std::ofstream(folder.error_of(rank), std::ios::binary) << error.what();
+  }
+  std::fflush(nullptr);
+  _exit(code);  // destructors of what was there before the fork are the parent's
+}
+
+struct Ended {
+  int rank = -1, status = 0;
+};
+
+Ended wait_for_one(std::vector<pid_t>& ranks) {
+  while (true) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      int status = 0;
+      if (ranks[i] == 0 || waitpid(ranks[i], &status, WNOHANG) != ranks[i]) continue;
+      ranks[i] = 0;
+      return {static_cast<int>(i), status};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+void kill_all(std::vector<pid_t>& ranks) {
+  for (pid_t& rank : ranks) {
+    if (rank == 0) continue;
+    ::kill(rank, SIGKILL);
+    waitpid(rank, nullptr, 0);
+    rank = 0;
+  }
+}
+
+[[noreturn]] void throw_end_of(const Ended& ended, const MeetingFolder& folder) {
+  if (WIFSIGNALED(ended.status)) {
+    fail(ErrorKind::worker_failed, "rank {} was ended by signal {} ({})", ended.rank, WTERMSIG(ended.status),
+         ::strsignal(WTERMSIG(ended.status)));
+  }
+  std::ifstream in(folder.error_of(ended.rank), std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const auto kind = static_cast<ErrorKind>(WEXITSTATUS(ended.status));
+  if (text.empty()) fail(ErrorKind::worker_failed, "rank {} ended with exit code {}", ended.rank, int(kind));
+  fail(kind, "rank {}: {}", ended.rank, text);
+}
+
+}  // namespace
+
+void run_rank_processes(int ranks, std::chrono::milliseconds deadline,
+                        const std::function<void(int rank, Rendezvous& rendezvous)>& work) {
+  const MeetingFolder folder;
+  std::vector<pid_t> processes;
+  std::fflush(nullptr);  // or every rank prints it again
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t process = ::fork();
+    if (process == 0) {
+      FolderRendezvous rendezvous(folder.path(), rank, ranks, deadline);
+      be_rank(rank, folder, rendezvous, work);
+    }
+    if (process < 0) {
+      const std::string why = std::strerror(errno);
+      kill_all(processes);
+      fail(ErrorKind::resource, "cannot start rank {} of {} as a process: {}; use fewer ranks", rank, ranks, why);
+    }
+    processes.push_back(process);
+  }
+  for (int left = ranks; left > 0; --left) {
+    const Ended ended = wait_for_one(processes);
+    if (WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == 0) continue;
+    kill_all(processes);
+    throw_end_of(ended, folder);
+  }
+}
+
+void SharedFloats::Unmap::operator()(float* data) const noexcept { ::munmap(data, bytes); }
+
+std::unique_ptr<float, SharedFloats::Unmap> SharedFloats::map(std::size_t count) {
+  const std::size_t bytes = std::max<std::size_t>(1, count) * sizeof(float);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    fail(ErrorKind::resource, "cannot share {} bytes of memory between ranks: {}", bytes, std::strerror(errno));
+  }
+  return {static_cast<float*>(data), Unmap{bytes}};
+}
+
+}  // namespace ananke
