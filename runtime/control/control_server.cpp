@@ -48,9 +48,9 @@ std::string seconds_text(Clock::duration time) { return format_duration(std::chr
 
 class ControlServer::Impl {
  public:
-  explicit Impl(ControlServerOptions options);
+  Impl(ControlServerOptions options, Clock::time_point now);
 
-  std::vector<ControlEvent> process();
+  std::vector<ControlEvent> process(Clock::time_point now);
   void stop(const std::string& reason);
   void end(ErrorKind kind, const std::string& message);
   Clock::time_point next_deadline() const;
@@ -80,18 +80,21 @@ class ControlServer::Impl {
   std::vector<Watch> watches_;
   ExchangeTable exchanges_;
   std::vector<ControlEvent> events_;
-  Clock::time_point started_ = Clock::now(), last_process_ = started_;
+  const Clock::time_point started_;
+  Clock::time_point last_process_;
   bool reported_not_joined_ = false;
   std::string stop_reason_;
 };
 
-ControlServer::Impl::Impl(ControlServerOptions given)
+ControlServer::Impl::Impl(ControlServerOptions given, Clock::time_point now)
     : options(std::move(given)),
       listener(listen_on(options.host)),
       poller(epoll_create1(EPOLL_CLOEXEC)),
       workers(static_cast<std::size_t>(options.size)),
       watches_(static_cast<std::size_t>(options.size)),
-      exchanges_(options.size, options.deadlines.exchange) {
+      exchanges_(options.size, options.deadlines.exchange),
+      started_(now),
+      last_process_(now) {
   epoll_event event{.events = EPOLLIN, .data = {.fd = listener.get()}};
   if (!poller || epoll_ctl(poller.get(), EPOLL_CTL_ADD, listener.get(), &event) != 0) {
     fail(ErrorKind::resource, "cannot watch the control channel: epoll: {}", std::strerror(errno));
@@ -329,8 +332,7 @@ void ControlServer::Impl::check_deadlines(Clock::time_point now) {
   }
 }
 
-std::vector<ControlEvent> ControlServer::Impl::process() {
-  const auto now = Clock::now();
+std::vector<ControlEvent> ControlServer::Impl::process(Clock::time_point now) {
   forgive_own_absence(now);
   std::array<epoll_event, 1024> ready;
   const int count = epoll_wait(poller.get(), ready.data(), static_cast<int>(ready.size()), 0);
@@ -381,12 +383,13 @@ void ControlServer::Impl::end(ErrorKind kind, const std::string& text) {
   }
 }
 
-ControlServer::ControlServer(ControlServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+ControlServer::ControlServer(ControlServerOptions options, Clock::time_point now)
+    : impl_(std::make_unique<Impl>(std::move(options), now)) {}
 ControlServer::~ControlServer() = default;
 int ControlServer::port() const { return port_of(impl_->listener); }
 int ControlServer::descriptor() const { return impl_->poller.get(); }
 ControlServer::Clock::time_point ControlServer::next_deadline() const { return impl_->next_deadline(); }
-std::vector<ControlEvent> ControlServer::process() { return impl_->process(); }
+std::vector<ControlEvent> ControlServer::process(Clock::time_point now) { return impl_->process(now); }
 void ControlServer::stop(const std::string& reason) { impl_->stop(reason); }
 void ControlServer::end(ErrorKind kind, const std::string& message) { impl_->end(kind, message); }
 const WorkerStatus& ControlServer::worker(int rank) const { return impl_->workers.at(static_cast<std::size_t>(rank)); }

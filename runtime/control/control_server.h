@@ -65,14 +65,14 @@ class ControlServer {
   using Clock = std::chrono::steady_clock;
 
   // Listens. Throws Error(resource).
-  explicit ControlServer(ControlServerOptions options);
+  explicit ControlServer(ControlServerOptions options, Clock::time_point now = Clock::now());
   ~ControlServer();
 
   int port() const;
   int descriptor() const;
   Clock::time_point next_deadline() const;
-  // What has happened since the last call, in order.
-  std::vector<ControlEvent> process();
+  // What has happened since the last call, in order. Deadlines are judged by `now`, which never goes back.
+  std::vector<ControlEvent> process(Clock::time_point now = Clock::now());
   // Asks every worker, also those still to join, to stop after a step of their common choice. Again: does nothing.
   void stop(const std::string& reason);
   // Tells every worker that the job has failed; they leave at once.

@@ -15,6 +15,7 @@
 
 #include "plugins/backend_cuda/operators/cuda_operators.h"
 #include "runtime/comm/folder_rendezvous.h"
+#include "tests/patience.h"
 #include "tests/plugins/backend_cuda/gpu.h"
 #include "tests/temporary_folder.h"
 
@@ -118,7 +119,7 @@ int run_rank(const std::string& folder, int rank, int size, int hosts, std::int6
   me.rank = rank;
   me.size = size;
   me.deadline = std::chrono::minutes(2);
-  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, std::chrono::seconds(20));
+  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, test_patience);
   me.device = open_gpu(rank);
   measure(me, hosts, mebibytes);
   return 0;

@@ -7,15 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "launcher/launch.h"
+#include "tests/patience.h"
 
 namespace ananke {
 
@@ -30,21 +29,18 @@ class LaunchTest : public ::testing::Test {
     std::filesystem::remove_all(folder, ignored);
   }
 
-  // Short deadlines: on a loaded machine a probe needs a second to start, but not more than one to answer.
   LaunchSpec spec(int ranks, const std::string& action, int rank = -1) {
     LaunchSpec made;
     made.program = probe;
     made.arguments = {probe, action, std::to_string(rank)};
     made.ranks = ranks;
     made.run_dir = folder;
-    made.deadlines.heartbeat = std::chrono::seconds(2);
     made.grace = std::chrono::milliseconds(500);
     made.console = [this](const std::string& line) { console.push_back(line); };
     return made;
   }
   // In a child process: libpmix serves once per process.
   LaunchResult launch(const LaunchSpec& made) {
-    const auto begin = std::chrono::steady_clock::now();
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
     const pid_t child = fork();
@@ -59,7 +55,6 @@ class LaunchTest : public ::testing::Test {
     waitpid(child, &status, 0);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the launcher itself ended with status " << status;
     LaunchResult result = read_result(told);
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     EXPECT_TRUE(nobody_left(made.ranks)) << result.report;
     return result;
   }
@@ -67,15 +62,13 @@ class LaunchTest : public ::testing::Test {
     std::ifstream file(folder / "logs" / ("rank-" + std::to_string(rank) + ".log"));
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // Every worker's first line names its process; one that is a zombie of another parent is gone too. Waits a little.
+  // Every worker's first line names its process; one that is a zombie of another parent is gone too.
   bool nobody_left(int ranks) const {
-    for (int attempt = 0; attempt < 400; ++attempt) {
+    return eventually([&] {
       bool left = false;
       for (int rank = 0; rank < ranks; ++rank) left = left || is_alive(pid_of(rank));
-      if (!left) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
+      return !left;
+    });
   }
   int pid_of(int rank) const {
     const std::string log = log_of(rank);
@@ -127,7 +120,6 @@ class LaunchTest : public ::testing::Test {
   static constexpr const char* probe_launcher = ANANKE_BINARY_DIR "/tests/probe_launcher";
   std::filesystem::path folder;
   std::vector<std::string> console;
-  double seconds = 0;
 };
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -1,6 +1,7 @@
 // A worker that misbehaves as told: probe_worker ACTION [RANK]. Ranks other than RANK wait for it (an exchange).
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +20,8 @@ using std::chrono::milliseconds;
 
 void sleep_ms(int time) { std::this_thread::sleep_for(milliseconds(time)); }
 
+std::atomic<int> signs_of_life = 0;  // of this worker, each put together with its phase
+
 [[noreturn]] void sleep_forever() {
   for (;;) pause();
 }
@@ -35,6 +38,10 @@ std::unique_ptr<ControlClient> join(const Identity& me, bool deaf) {
     std::printf("ended: %s\n", error.what());
     std::fflush(stdout);
     _exit(static_cast<int>(error.kind()));
+  };
+  options.activity = [] {
+    ++signs_of_life;
+    return CallTrail::Activity{};
   };
   return ControlClient::connect(options);
 }
@@ -55,10 +62,18 @@ int train_until_stopped(ControlClient& control) {
   }
 }
 
+// Until the launcher knows it: messages keep their order, and an exchange is answered.
+void tell_phase(ControlClient& control, const char* phase, std::uint64_t step) {
+  control.set_phase(phase, step);
+  for (const int before = signs_of_life; signs_of_life == before;) sleep_ms(1);
+  const int self[] = {control.rank()};
+  control.exchange("phase told", self, "");
+}
+
 // What a rank does to itself. Returns where the rank is to go on like the others.
 void act(const std::string& action, ControlClient& control) {
-  control.set_phase("acting", 17);
-  sleep_ms(100);  // the phase is out
+  if (action == "victims") raise(SIGKILL);
+  tell_phase(control, "acting", 17);
   std::printf("about to %s\n", action.c_str());
   std::fflush(stdout);
   if (action == "exit5") _exit(5);
@@ -76,10 +91,6 @@ void act(const std::string& action, ControlClient& control) {
     control.fail(ErrorKind::numeric, "loss is nan in step 17");
     _exit(static_cast<int>(ErrorKind::numeric));
   }
-  if (action == "victims") {  // the others complain before the death is seen
-    sleep_ms(100);
-    raise(SIGKILL);
-  }
   if (action == "talk") {
     const std::string line(999, 'x');
     for (int i = 0; i < 8'000; ++i) {
@@ -91,13 +102,18 @@ void act(const std::string& action, ControlClient& control) {
 
 void work(const std::string& action, int chosen, ControlClient& control) {
   const int rank = control.rank();
-  control.exchange("start", {}, "");
+  control.exchange_after_work("start", {}, "");  // some start late, and no deadline of messages is theirs
   if (action == "victims" && rank != chosen) fail(ErrorKind::worker_failed, "connection closed by peer");
   if (action == "deaf" && rank != chosen) sleep_forever();
   if (action == "deaf") raise(SIGKILL);
   if (rank == chosen) act(action, control);
   if (action == "missing" && rank == chosen) sleep_forever();
-  control.exchange("end", {}, "");
+  const int waiting[] = {0, chosen};
+  if (action != "missing") {
+    control.exchange("end", {}, "");
+  } else if (rank == 0) {
+    control.exchange("end", waiting, "");
+  }
   control.console("rank " + std::to_string(rank) + " is done");
 }
 

@@ -49,7 +49,7 @@ class FaultyPlugins : public ::testing::TestWithParam<Fault> {
         << job_text << "plugins { " << entry << " }\noptimizer { match: '.*' use: '" << optimizer << "' }\n";
     // Long enough for a busy machine, short where the wait is what is tested.
     std::ofstream(folder / "site.textproto")
-        << fmt::format("name: \"test\" start: LOCAL deadlines {{ step: \"{}\" grace: \"1s\" }}", hangs ? "6s" : "60s");
+        << fmt::format("name: \"test\" start: LOCAL deadlines {{ step: \"{}\" grace: \"1s\" }}", hangs ? "10s" : "60s");
     CommandProcess job({"run", (folder / "job.textproto").string(), "--run-dir", (folder / "run").string(), "--site",
                         (folder / "site.textproto").string()},
                        folder / "output");

@@ -2,8 +2,10 @@
 // all of the new one; and the next attempt works and tidies up.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 
 #include "runtime/base/hash.h"
 #include "runtime/base/random.h"
@@ -22,14 +24,21 @@ class KillWriters : public ::testing::Test {
     EXPECT_EQ(process.wait(), 0) << process.output();
     return process.output();
   }
-  // Kills `rounds` such commands, most of them within the time that one takes; `check` looks at what each leaves.
-  // Returns how many were alive when they were killed.
+  // Kills `rounds` such commands: every other one at some moment within the time that one takes, the others once there
+  // is a file that they write. `check` looks at what each leaves. Returns how many were alive when they were killed.
   int kill_all(const std::vector<std::string>& words, int rounds, double seconds, const std::function<void()>& check) {
     int killed = 0;
     for (int round = 0; round < rounds; ++round) {
+      const std::set<std::string> before = partials();
       CommandProcess process(words, folder / "output");
-      std::this_thread::sleep_for(
-          std::chrono::duration<double>(seconds * std::uniform_real_distribution(0.0, 1.1)(random)));
+      const double part = std::uniform_real_distribution(0.0, 1.1)(random);
+      if (round % 2 == 0) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(seconds * part));
+      } else {
+        while (process.running() && is_subset(partials(), before)) {
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+      }
       killed += process.running();
       if (process.running()) kill(process.pid(), SIGKILL);
       process.wait();
@@ -38,12 +47,16 @@ class KillWriters : public ::testing::Test {
     }
     return killed;
   }
-  int partials() const {
-    int count = 0;
+  std::set<std::string> partials() const {
+    std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-      count += entry.path().filename().string().find(".partial.") != std::string::npos;
+      const std::string name = entry.path().filename().string();
+      if (name.find(".partial.") != std::string::npos) names.insert(name);
     }
-    return count;
+    return names;
+  }
+  static bool is_subset(const std::set<std::string>& some, const std::set<std::string>& of) {
+    return std::ranges::includes(of, some);
   }
   static double seconds_of(const std::function<void()>& work) {
     const auto begin = Clock::now();
@@ -81,19 +94,19 @@ optimizer { use: "adamw" }
   };
   const auto whole = content(folder / "whole");
   EXPECT_GT(whole.size(), 5u);
-  int left = 0;
+  std::size_t left = 0;
   const int killed = kill_all(words(out), 40, seconds, [&] {
-    left = std::max(left, partials());
+    left = std::max(left, partials().size());
     if (!std::filesystem::exists(out)) return;
     EXPECT_EQ(content(out), whole);
     std::filesystem::remove_all(out);
   });
   EXPECT_GT(killed, 10);
-  EXPECT_GT(left, 0) << "no kill came while files were written";
-  EXPECT_LE(left, 1) << "each removes what the one before it left";
+  EXPECT_GT(left, 0u) << "no kill came while files were written";
+  EXPECT_LE(left, 1u) << "each removes what the one before it left";
   run(words(out));
   EXPECT_EQ(content(out), whole);
-  EXPECT_EQ(partials(), 0);
+  EXPECT_TRUE(partials().empty());
 }
 
 TEST_F(KillWriters, Import) {
@@ -118,9 +131,9 @@ TEST_F(KillWriters, Import) {
     const std::string old = hash_file(folder / "old.h5"), whole = hash_file(folder / "new.h5");
     ASSERT_NE(old, whole);
     std::filesystem::copy_file(folder / "old.h5", store, std::filesystem::copy_options::overwrite_existing);
-    int left = 0;
+    std::size_t left = 0;
     const int killed = kill_all(words(store, way), 15, seconds, [&] {
-      left = std::max(left, partials());
+      left = std::max(left, partials().size());
       const std::string now = hash_file(store);
       EXPECT_TRUE(now == old || now == whole);
       if (now == whole) {
@@ -128,10 +141,10 @@ TEST_F(KillWriters, Import) {
       }
     });
     EXPECT_GT(killed, 3);
-    EXPECT_GT(left, 0);
+    EXPECT_GT(left, 0u);
     const std::string output = run(words(store, way));
     EXPECT_EQ(hash_file(store), whole) << output;
-    EXPECT_EQ(partials(), 0);
+    EXPECT_TRUE(partials().empty());
   }
 }
 

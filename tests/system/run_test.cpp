@@ -3,13 +3,13 @@
 
 #include "runtime/base/error.h"
 #include "runtime/checkpoint/folder.h"
+#include "tests/patience.h"
 #include "tests/system/command_process.h"
 
 namespace ananke {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr const char* job_text = R"(
 name: "run"
@@ -47,11 +47,9 @@ class RunTest : public ::testing::Test {
     return job.running();
   }
 
-  static void wait_for_end(const std::map<int, pid_t>& workers, seconds limit) {
-    const auto until = std::chrono::steady_clock::now() + limit;
+  static void wait_for_end(const std::map<int, pid_t>& workers) {
     for (const auto& [rank, pid] : workers) {
-      while (is_alive(pid) && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(milliseconds(5));
-      EXPECT_FALSE(is_alive(pid)) << "rank " << rank;
+      EXPECT_TRUE(eventually([&] { return !is_alive(pid); })) << "rank " << rank;
     }
   }
   void give_folder_to_another() const {
@@ -92,7 +90,7 @@ TEST_F(RunTest, AnInterruptStopsWithACheckpointAndTheFolderIsKept) {
   EXPECT_EQ(text_of("/proc/" + std::to_string(workers.at(0)) + "/cmdline").rfind(ANANKE_BINARY_DIR "/bin/ananke", 0),
             0u);
   kill(job.pid(), SIGINT);
-  EXPECT_EQ(job.wait(seconds(30)), static_cast<int>(ErrorKind::interrupted)) << job.output();
+  EXPECT_EQ(job.wait(), static_cast<int>(ErrorKind::interrupted)) << job.output();
   const auto found = find_checkpoints(folder / "run");
   ASSERT_FALSE(found.empty()) << job.output();
   EXPECT_TRUE(found.front().complete()) << found.front().problem;
@@ -108,18 +106,16 @@ TEST_F(RunTest, ASignalToOneWorkerStopsAll) {
   CommandProcess job(words(), folder / "output");
   ASSERT_TRUE(wait_for_steps(job)) << job.output();
   kill(job.workers().at(2), SIGUSR1);
-  EXPECT_EQ(job.wait(seconds(30)), static_cast<int>(ErrorKind::interrupted)) << job.output();
+  EXPECT_EQ(job.wait(), static_cast<int>(ErrorKind::interrupted)) << job.output();
   EXPECT_TRUE(says(job, "rank 2 received SIGUSR1")) << job.output();
 }
 
-TEST_F(RunTest, AStoppedWorkerEndsTheJobWithinTenSeconds) {
+TEST_F(RunTest, AStoppedWorkerEndsTheJobByItsSilence) {
   CommandProcess job(words(), folder / "output");
   ASSERT_TRUE(wait_for_steps(job)) << job.output();
   const std::map<int, pid_t> workers = job.workers();
-  const auto begin = std::chrono::steady_clock::now();
   kill(workers.at(1), SIGSTOP);
-  EXPECT_EQ(job.wait(seconds(30)), static_cast<int>(ErrorKind::stalled)) << job.output();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
+  EXPECT_EQ(job.wait(), static_cast<int>(ErrorKind::stalled)) << job.output();
   EXPECT_TRUE(says(job, "job failed: rank 1 (")) << job.output();
   EXPECT_TRUE(says(job, "its process is stopped (SIGSTOP")) << job.output();
   for (const auto& [rank, pid] : workers) EXPECT_FALSE(is_alive(pid)) << "rank " << rank;
@@ -130,36 +126,36 @@ TEST_F(RunTest, ALauncherThatHasLostItsFolderEndsTheJob) {
   CommandProcess job(words(), folder / "output");
   ASSERT_TRUE(wait_for_steps(job)) << job.output();
   give_folder_to_another();
-  EXPECT_EQ(job.wait(seconds(30)), static_cast<int>(ErrorKind::checkpoint)) << job.output();
+  EXPECT_EQ(job.wait(), static_cast<int>(ErrorKind::checkpoint)) << job.output();
   EXPECT_TRUE(says(job, "was taken over by process 77 on elsewhere at 2026-01-01T00:00:00Z")) << job.output();
   EXPECT_TRUE(find_checkpoints(folder / "run").empty());
   EXPECT_NE(text_of(folder / "run" / "launcher.lock").find("process 77"), std::string::npos);
 }
 
 TEST_F(RunTest, WorkersOfAStoppedLauncherEndByThemselvesOnceTheFolderIsAnothers) {
-  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { exchange: "3s" step: "8s" })";
+  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { exchange: "10s" step: "20s" })";
   CommandProcess job(words({"--site", (folder / "site.textproto").string()}), folder / "output");
   ASSERT_TRUE(wait_for_steps(job)) << job.output();
   const std::map<int, pid_t> workers = job.workers();
   kill(job.pid(), SIGSTOP);
   give_folder_to_another();
-  wait_for_end(workers, seconds(60));
+  wait_for_end(workers);
   EXPECT_TRUE(find_checkpoints(folder / "run").empty());
   EXPECT_NE(text_of(folder / "run" / "logs" / "rank-0.log").find("is held by process 77 on elsewhere"),
             std::string::npos);
   kill(job.pid(), SIGCONT);
-  EXPECT_EQ(job.wait(seconds(30)), static_cast<int>(ErrorKind::checkpoint)) << job.output();
+  EXPECT_EQ(job.wait(), static_cast<int>(ErrorKind::checkpoint)) << job.output();
 }
 
 // The last checkpoint is waited for, but not for ever.
 TEST_F(RunTest, ACheckpointWhoseWritingHangsEndsTheJobInTimeAndIsNamed) {
-  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { step: "5s" })";
+  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { step: "10s" })";
   CommandProcess job(words({"--site", (folder / "site.textproto").string(), "--set", "training.steps=30", "--set",
                             "checkpoint.every_steps=20"}),
                      folder / "output",
                      {"LD_PRELOAD=" ANANKE_BINARY_DIR "/tests/libfile_faults.so",
                       "ASAN_OPTIONS=verify_asan_link_order=0", "ANANKE_FILE_FAULT=sync 0 step-00000030.partial"});
-  EXPECT_EQ(job.wait(seconds(60)), static_cast<int>(ErrorKind::stalled)) << job.output();
+  EXPECT_EQ(job.wait(), static_cast<int>(ErrorKind::stalled)) << job.output();
   EXPECT_TRUE(says(job, "made no progress for")) << job.output();
   EXPECT_TRUE(says(job, "(phase 'checkpoint', step 30)")) << job.output();
   EXPECT_TRUE(says(job, "a checkpoint was being written and is not complete: step-00000030.partial.")) << job.output();
@@ -176,7 +172,7 @@ TEST_F(RunTest, AKilledLauncherLeavesNoWorkerAndTheFolderCanBeTakenOver) {
   const std::map<int, pid_t> workers = job.workers();
   kill(job.pid(), SIGKILL);
   EXPECT_EQ(job.wait(), 1000 + SIGKILL);
-  wait_for_end(workers, seconds(2));
+  wait_for_end(workers);
   CommandProcess again(words({"--resume", "--set", "training.steps=3"}), folder / "output");
   EXPECT_EQ(again.wait(), 0) << again.output();
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "runtime/comm/folder_rendezvous.h"
+#include "tests/patience.h"
 #include "tests/plugins/backend_cuda/gpu.h"
 
 namespace ananke::testing {
@@ -52,7 +53,7 @@ void run(const std::string& folder, int rank, int size, const std::string& scena
   me.rank = rank;
   me.size = size;
   me.deadline = std::chrono::minutes(5);  // what ends the others is that the process is gone
-  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, std::chrono::seconds(20));
+  me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, test_patience);
   me.device = open_gpu(rank);
   const auto world = me.communicator("world");
   if (scenario == "kill") return kill_last(me, *world);

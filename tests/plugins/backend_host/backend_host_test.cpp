@@ -11,6 +11,7 @@
 #include "plugins/backend_host/backend_host.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/local_rendezvous.h"
+#include "tests/patience.h"
 
 namespace ananke::testing {
 namespace {
@@ -36,7 +37,7 @@ std::string error_of(const std::function<void()>& body) {
 }
 
 std::string as_ranks(int size, const std::function<void(int, Rendezvous&)>& body) {
-  auto world = LocalWorld::create(size, std::chrono::seconds(20));
+  auto world = LocalWorld::create(size, test_patience);
   std::string first;
   std::mutex mutex;
   std::vector<std::thread> threads;

@@ -73,9 +73,7 @@ TEST_P(Processes, ComputeTheSameAsOneProcess) {
 
 TEST_P(Processes, EndWhenOneIsKilled) {
   Folder folder;
-  const auto start = std::chrono::steady_clock::now();
-  const auto codes = run_processes(folder, 4, GetParam(), "kill");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  const auto codes = run_processes(folder, 4, GetParam(), "kill");  // a deadline that passed would be another code
   EXPECT_EQ(codes[3], -SIGKILL);
   bool named = false;
   for (int rank = 0; rank < 3; ++rank) {

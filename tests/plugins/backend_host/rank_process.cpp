@@ -13,6 +13,7 @@
 #include "plugins/backend_host/backend_host.h"
 #include "plugins/backend_host/backend_host.pb.h"
 #include "runtime/comm/folder_rendezvous.h"
+#include "tests/patience.h"
 
 namespace ananke::testing {
 namespace {
@@ -61,7 +62,7 @@ void run(const std::string& folder, int rank, int size, int transport, const std
   plugin::BackendHost config;
   config.set_transport(static_cast<plugin::BackendHost::Transport>(transport));
   BackendHost backend(context, config);
-  FolderRendezvous rendezvous(folder, rank, size, std::chrono::seconds(20));
+  FolderRendezvous rendezvous(folder, rank, size, test_patience);
   std::vector<int> everyone(static_cast<std::size_t>(size));
   std::iota(everyone.begin(), everyone.end(), 0);
   auto world = backend.make_communicator("world", everyone, rendezvous);

@@ -18,6 +18,7 @@
 #include "plugins/backend_host/thread_transport.h"
 #include "runtime/base/error.h"
 #include "runtime/comm/local_rendezvous.h"
+#include "tests/patience.h"
 
 namespace ananke::testing {
 
@@ -30,7 +31,7 @@ struct Rank {
   int rank = 0;
   int size = 1;
   Wire wire = Wire::threads;
-  std::chrono::milliseconds deadline{20000};
+  std::chrono::milliseconds deadline = test_patience;
   std::chrono::milliseconds delay{0};
   HostDevice device{"host"};
   GlooDevice gloo{""};
@@ -70,14 +71,14 @@ struct Rank {
     const auto exchange = [&](const std::string& step, std::string blob) {
       return rendezvous->exchange(name + "/" + step, ranks, std::move(blob));
     };
-    return gloo.connect({ranks, mine, std::chrono::seconds(20), deadline, exchange}, device.memory());
+    return gloo.connect({ranks, mine, test_patience, deadline, exchange}, device.memory());
   }
 };
 
 // Runs body(rank) as one thread per rank; what each threw ("kind: message", empty: nothing).
 inline std::vector<std::string> run_ranks(int size, Wire wire, const std::function<void(Rank&)>& body,
-                                          std::chrono::milliseconds deadline = std::chrono::seconds(20)) {
-  auto world = LocalWorld::create(size, std::chrono::seconds(20));
+                                          std::chrono::milliseconds deadline = test_patience) {
+  auto world = LocalWorld::create(size, test_patience);
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {

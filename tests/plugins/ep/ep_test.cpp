@@ -3,8 +3,9 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "tests/refusal.h"
+#include "tests/patience.h"
 #include "tests/plugins/ep/compare.h"
+#include "tests/refusal.h"
 
 namespace ananke::testing {
 namespace {
@@ -136,7 +137,7 @@ void expect_overlap(const LayerCase& c, int chunks) {
     compute.run_on_host([&, rank, wanted] {
       std::unique_lock lock(mutex);
       const auto over = [&] { return ended[static_cast<std::size_t>(rank)] >= wanted; };
-      in_time = changed.wait_for(lock, std::chrono::seconds(20), over) && in_time;
+      in_time = changed.wait_for(lock, test_patience, over) && in_time;
     });
   };
   const LayerRun run = sweep({static_cast<int>(c.tokens.size()), 1, [&](int) { return c; },

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/comm/local_rendezvous.h"
+#include "tests/patience.h"
 
 namespace ananke {
 
@@ -81,7 +82,7 @@ struct RankState {
 // Runs `body(rank, rendezvous)` as one thread per rank; what each threw, as "kind: message" (empty: nothing).
 template <class Body>
 std::vector<std::string> as_ranks(int ranks, Body body) {
-  auto world = LocalWorld::create(ranks, std::chrono::seconds(20));
+  auto world = LocalWorld::create(ranks, test_patience);
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {

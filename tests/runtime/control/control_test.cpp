@@ -29,12 +29,6 @@ std::string error_of(const std::function<void()>& action) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-template <class Predicate>
-bool eventually(Predicate predicate) {
-  for (int i = 0; i < 2000 && !predicate(); ++i) std::this_thread::sleep_for(milliseconds(5));
-  return predicate();
-}
-
 // What a connection that sends these bytes is answered; empty where it is hung up on without a word.
 std::string answer_to(int port, const std::string& bytes) {
   Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
@@ -82,7 +76,13 @@ TEST(ControlServer, SurvivesBytesThatAreNoMessages) {
 }
 
 TEST(ControlClient, SaysThatNobodyListens) {
-  ControlClientOptions options{.address = "127.0.0.1:1",
+  const Descriptor own(::socket(AF_INET, SOCK_STREAM, 0));  // its port is nobody else's
+  sockaddr_in bound{};
+  bound.sin_family = AF_INET;
+  bound.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(own.get(), reinterpret_cast<sockaddr*>(&bound), sizeof bound), 0);
+  const std::string address = "127.0.0.1:" + std::to_string(port_of(own));
+  ControlClientOptions options{.address = address,
                                .secret = "s",
                                .rank = 0,
                                .size = 1,
@@ -90,9 +90,8 @@ TEST(ControlClient, SaysThatNobodyListens) {
                                .join_deadline = milliseconds(100),
                                .exchange_deadline = seconds(1),
                                .on_end = {}};
-  EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }),
-                       "stalled: cannot reach the launcher at "
-                       "127.0.0.1:1"));
+  EXPECT_TRUE(
+      contains(error_of([&] { ControlClient::connect(options); }), "stalled: cannot reach the launcher at " + address));
   for (const char* bad : {"", "host", ":12", "host:"}) {
     options.address = bad;
     EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }), "config: '")) << bad;
@@ -107,8 +106,8 @@ TEST(ControlClient, SaysThatTheLauncherDoesNotAnswer) {
   EXPECT_TRUE(contains(error_of([&] { ControlClient::connect(options); }), "did not answer within 100 ms"));
 }
 
-TEST(ControlChannel, NamesTheMissingOfAnExchangeAndOfTheJob) {
-  ServerThread server(4, {.join = milliseconds(80), .exchange = milliseconds(80)});
+TEST(ControlChannel, NamesTheMissingOfAnExchange) {
+  ServerThread server(4, {.exchange = milliseconds(80)});
   auto zero = ControlClient::connect(server.client_options(0));
   auto two = ControlClient::connect(server.client_options(2));
   EXPECT_TRUE(contains(error_of([&] { zero->exchange("mesh", {}, "x"); }),
@@ -116,23 +115,23 @@ TEST(ControlChannel, NamesTheMissingOfAnExchangeAndOfTheJob) {
                        "ranks 1-3 did not come within 80 ms"));
   const std::vector<int> pair{0, 2};
   EXPECT_TRUE(contains(error_of([&] { two->exchange("pair", pair, "x"); }), "rank 0 did not come"));
-  EXPECT_EQ(server.wait_for(Kind::not_joined).rank, 1);
-  EXPECT_EQ(server.events(Kind::not_joined).size(), 2u);
 }
 
 // Files take one rank longer than another, by more than messages may.
-TEST(ControlChannel, AfterWorkTheDeadlineIsAStepsAndOnlyTheMissingMakeNoProgress) {
-  ServerThread server(2, {.exchange = milliseconds(80), .step = milliseconds(600)});
+TEST(ControlChannel, AfterWorkTheDeadlineIsAStepsAndNotThatOfMessages) {
+  ServerThread server(2, {.exchange = milliseconds(80), .step = seconds(90)});
   auto zero = ControlClient::connect(server.client_options(0));
   auto one = ControlClient::connect(server.client_options(1));
   auto waiting = std::async([&] { return zero->exchange_after_work("files", {}, "a"); });
-  std::this_thread::sleep_for(milliseconds(250));
+  std::this_thread::sleep_for(milliseconds(250));  // at least
   EXPECT_EQ(one->exchange_after_work("files", {}, "b"), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(waiting.get(), (std::vector<std::string>{"a", "b"}));
-  EXPECT_TRUE(contains(error_of([&] { zero->exchange_after_work("more files", {}, "a"); }),
-                       "rank 1 did not come within 600 ms; look into the log of the missing, or raise the site's "
+
+  ServerThread hasty(2, {.step = milliseconds(80)});
+  auto alone = ControlClient::connect(hasty.client_options(0));
+  EXPECT_TRUE(contains(error_of([&] { alone->exchange_after_work("more files", {}, "a"); }),
+                       "rank 1 did not come within 80 ms; look into the log of the missing, or raise the site's "
                        "deadlines.step"));
-  EXPECT_EQ(server.wait_for(Kind::no_progress).rank, 1);
 }
 
 TEST(ControlChannel, SixtyFourJoinAtOnceAndExchange) {
@@ -192,31 +191,13 @@ TEST(ControlChannel, ReportsPhaseStepFailureAndConsole) {
   EXPECT_EQ(server.with_server([](ControlServer& s) { return s.worker(0).step; }), 8u);
 }
 
-TEST(ControlChannel, TellsWhoIsSilentAndWhoMakesNoProgress) {
-  ServerThread server(2, {.heartbeat = milliseconds(200), .step = milliseconds(600)});
-  auto working = ControlClient::connect(server.client_options(0));
-  auto lazy = ControlClient::connect(server.client_options(1));
-  // Joined, then never a word: what a stopped process looks like.
-  std::atomic<bool> quit{false};
-  std::thread steps([&] {
-    for (std::uint64_t step = 1; !quit; ++step) {
-      working->set_phase("step", step);
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-  });
-  EXPECT_EQ(server.wait_for(Kind::no_progress).rank, 1);
-  quit = true;
-  steps.join();
-  EXPECT_TRUE(server.events(Kind::silent).empty());
-
-  ServerThread other(1, {.heartbeat = milliseconds(100)});
-  ControlMessage hello;
-  hello.mutable_hello()->set_secret(other.secret());
-  hello.mutable_hello()->set_rank(0);
-  Descriptor socket = connect_to(other.address(), seconds(5));
-  const std::string frame = encode_frame(hello);
-  ASSERT_EQ(send(socket.get(), frame.data(), frame.size(), 0), static_cast<ssize_t>(frame.size()));
-  EXPECT_EQ(other.wait_for(Kind::silent).rank, 0);
+TEST(ControlChannel, AWorkerGivesSignsOfLifeByItself) {
+  ServerThread server(1, {.heartbeat = milliseconds(200)});
+  auto options = server.client_options(0);
+  options.activity = [signs = 0]() mutable { return CallTrail::Activity{std::to_string(++signs), false}; };
+  auto zero = ControlClient::connect(options);
+  EXPECT_TRUE(
+      eventually([&] { return server.with_server([](ControlServer& s) { return s.worker(0).activity == "3"; }); }));
 }
 
 TEST(ControlChannel, LosingTheLauncherOrTheJobEndsTheWorkerOnce) {
@@ -252,9 +233,7 @@ TEST(ControlChannel, ConsoleNeverWaitsForASlowLauncher) {
   auto zero = ControlClient::connect(server.client_options(0));
   server.pause(true);
   const std::string line(1000, 'x');
-  const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 20'000; ++i) zero->console(line);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(2));
   server.pause(false);
   EXPECT_TRUE(eventually([&] {
     const auto lines = server.events(Kind::console);  // there may be room again for those behind

@@ -3,13 +3,13 @@
 
 #include <poll.h>
 
-#include <atomic>
 #include <mutex>
 #include <thread>
 
 #include "runtime/control/control_client.h"
 #include "runtime/control/control_server.h"
 #include "runtime/control/socket.h"
+#include "tests/patience.h"
 
 namespace ananke {
 
@@ -20,7 +20,7 @@ class ServerThread {
         server_(options_),
         thread_([this] { run(); }) {}
   ~ServerThread() {
-    quit_ = true;
+    set(quit_, true);
     thread_.join();
   }
 
@@ -32,7 +32,7 @@ class ServerThread {
             .rank = rank,
             .size = options_.size,
             .host = "test",
-            .join_deadline = std::chrono::seconds(10),
+            .join_deadline = test_patience,
             .exchange_deadline = options_.deadlines.exchange,
             .step_deadline = options_.deadlines.step,
             .on_end = {}};
@@ -42,7 +42,7 @@ class ServerThread {
     std::lock_guard lock(mutex_);
     return call(server_);
   }
-  void pause(bool on) { paused_ = on; }
+  void pause(bool on) { set(paused_, on); }  // holds from here on
   std::vector<ControlEvent> events(ControlEvent::Kind kind) {
     std::lock_guard lock(mutex_);
     std::vector<ControlEvent> some;
@@ -51,23 +51,29 @@ class ServerThread {
     }
     return some;
   }
-  // The first event of this kind, waiting up to 10 s for it; rank -2 when none came.
+  // The first event of this kind; rank -2 when none came.
   ControlEvent wait_for(ControlEvent::Kind kind) {
-    for (int i = 0; i < 2000; ++i) {
-      if (auto some = events(kind); !some.empty()) return some[0];
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return {kind, -2, "did not come"};
+    if (!eventually([&] { return !events(kind).empty(); })) return {kind, -2, "did not come"};
+    return events(kind)[0];
   }
 
  private:
+  void set(bool& flag, bool value) {
+    std::lock_guard lock(mutex_);
+    flag = value;
+  }
   void run() {
-    while (!quit_) {
+    for (;;) {
       pollfd ready{server_.descriptor(), POLLIN, 0};
       poll(&ready, 1, 5);
-      if (paused_) continue;
-      std::lock_guard lock(mutex_);
-      for (ControlEvent& event : server_.process()) events_.push_back(std::move(event));
+      std::unique_lock lock(mutex_);
+      if (quit_) return;
+      if (!paused_) {
+        for (ControlEvent& event : server_.process()) events_.push_back(std::move(event));
+        continue;
+      }
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // what waits to be read would have it spin
     }
   }
 
@@ -75,7 +81,7 @@ class ServerThread {
   ControlServer server_;
   std::mutex mutex_;
   std::vector<ControlEvent> events_;
-  std::atomic<bool> quit_{false}, paused_{false};
+  bool quit_ = false, paused_ = false;
   std::thread thread_;
 };
 
