@@ -78,7 +78,7 @@ TEST_F(ExpertParallelJob, HasTheLossesOfTheJobThatSharesNoExpertsOutAndSaysWhatT
 TEST_F(ExpertParallelJob, EndsWhenARankIsKilledAndGoesOnBitForBit) {
   const std::vector<std::string> often = {
       "--set",   "checkpoint.every_steps=2", "--set", "evaluation.every_steps=0",
-      "--set",   "training.steps=100000",    "--set", "learning_rate.total_steps=1000",
+      "--set",   "training.steps=100000",    "--set", "learning_rate.total_steps=100000",
       "--resume"};
   {
     CommandProcess job(words("experts", "killed", often), folder / "output");
@@ -93,7 +93,7 @@ TEST_F(ExpertParallelJob, EndsWhenARankIsKilledAndGoesOnBitForBit) {
   const std::vector<std::string> until = {"--set",   "checkpoint.every_steps=2",
                                           "--set",   "evaluation.every_steps=0",
                                           "--set",   "training.steps=" + std::to_string(last),
-                                          "--set",   "learning_rate.total_steps=1000",
+                                          "--set",   "learning_rate.total_steps=100000",
                                           "--resume"};
   expect_run(words("experts", "killed", until));
   expect_run(words("experts", "straight", until));

@@ -133,7 +133,7 @@ TEST_F(RunTest, ALauncherThatHasLostItsFolderEndsTheJob) {
 }
 
 TEST_F(RunTest, WorkersOfAStoppedLauncherEndByThemselvesOnceTheFolderIsAnothers) {
-  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { exchange: "10s" step: "20s" })";
+  std::ofstream(folder / "site.textproto") << R"(name: "short" start: LOCAL deadlines { exchange: "6s" step: "15s" })";
   CommandProcess job(words({"--site", (folder / "site.textproto").string()}), folder / "output");
   ASSERT_TRUE(wait_for_steps(job)) << job.output();
   const std::map<int, pid_t> workers = job.workers();
