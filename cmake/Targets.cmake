@@ -1,6 +1,6 @@
 include(GoogleTest)
 
-# ananke_test(NAME <sentence-like name> LABEL quick|full|nightly|gpu|slurm SOURCES ... [LIBRARIES ...] [TIMEOUT seconds])
+# ananke_test(NAME <sentence-like name> LABEL quick|full|nightly|gpu|slurm SOURCES ... [LIBRARIES ...] [TIMEOUT seconds, default: 600])
 # One GoogleTest binary; every TEST becomes a ctest of its own, "<NAME>.<Suite>.<Test>".
 # Label slurm: on a local Slurm cluster of this build's own, which ctest starts before the first such test and stops
 # after the last (tests/ops); its name is ANANKE_TEST_CLUSTER.
@@ -9,8 +9,12 @@ function(ananke_test)
   if(NOT T_LABEL MATCHES "^(quick|full|nightly|gpu|slurm)$")
     message(FATAL_ERROR "ananke_test(${T_NAME}): LABEL must be quick, full, nightly, gpu or slurm, not '${T_LABEL}'")
   endif()
+  # Only what hangs is to be ended: a loaded machine takes many times what an idle one does, a sanitizer more.
   if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 120)
+    set(T_TIMEOUT 600)
+  endif()
+  if(ANANKE_SANITIZE)
+    math(EXPR T_TIMEOUT "4 * ${T_TIMEOUT}")
   endif()
   string(REPLACE "." "_" target "test_${T_NAME}")
   add_executable(${target} ${T_SOURCES})

@@ -1,5 +1,5 @@
-// A step takes as long as its compute or its communication, whichever is longer, and what nothing can run under. Most
-// cases by the exact clock, so that they hold to the last digit on any machine; one by real sleep.
+// A step takes as long as its compute or its communication, whichever is longer, and what nothing can run under. By the
+// exact clock, so that it holds to the last digit on any machine; by real sleep: overlap_sleep_test.cpp.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -82,18 +82,6 @@ TEST(Overlap, IsMissedWhereNothingIsGatheredAhead) {
   EXPECT_GT(r.ratio(), 1.15);
 }
 
-TEST(Overlap, HoldsByRealSleep) {
-  OverlapCase c{.name = "", .experts = 8, .layer = 60, .head = 60, .network = 6};
-  const double compute = exactly(c).compute;
-  OverlapReport r;
-  for (int attempt = 0; attempt < 3; ++attempt) {  // a busy machine makes a step longer, never shorter
-    r = measure_overlap(c);
-    EXPECT_GE(r.step, compute);
-    if (r.ratio() <= most) return;
-  }
-  ADD_FAILURE() << "step " << r.step << " s, bound " << r.bound() << " s, compute " << r.compute << " s";
-}
-
 TEST(Overlap, AFailureOnTheNetworkEndsEveryRankByName) {
   for (const int failing : {3, 60, 90}) {  // the first gathers, a forward, a backward of the second step
     const auto begin = std::chrono::steady_clock::now();
@@ -105,7 +93,7 @@ TEST(Overlap, AFailureOnTheNetworkEndsEveryRankByName) {
       EXPECT_NE(std::string(error.what()).find("the cable is cut"), std::string::npos) << error.what();
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    EXPECT_LT(seconds.count(), 20) << failing;  // deadlines of the run are 60 s
+    EXPECT_LT(seconds.count(), 60) << failing << ": it was waited for until the run's deadline";
   }
 }
 

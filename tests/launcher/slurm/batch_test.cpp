@@ -6,6 +6,7 @@
 #include "launcher/slurm/restarts.h"
 #include "runtime/config/site.h"
 #include "tests/launcher/slurm/fake_programs.h"
+#include "tests/patience.h"
 #include "tests/refusal.h"
 
 namespace ananke {
@@ -126,16 +127,16 @@ TEST_F(FakePrograms, ARequeueIsAskedForOnceAndOnlyOfARunningJob) {
   program("scontrol",
           "echo $* >> " + file("calls") + "; echo JobId=7 JobState=$(cat " + file("state") + ") Reason=None");
   std::ofstream(file("state")) << "CANCELLED";
-  EXPECT_EQ(requeue("7", milliseconds(10'000)), "Slurm says that it is CANCELLED");
+  EXPECT_EQ(requeue("7", test_patience), "Slurm says that it is CANCELLED");
   EXPECT_EQ(text_of("calls"), "show job --oneliner 7\n");
   std::ofstream(file("state")) << "RUNNING";
-  EXPECT_EQ(requeue("7", milliseconds(10'000)), "");
+  EXPECT_EQ(requeue("7", test_patience), "");
   EXPECT_EQ(text_of("calls"), "show job --oneliner 7\nshow job --oneliner 7\nrequeue 7\n");
   program("scontrol", "exec sleep 100");
   EXPECT_NE(requeue("7", milliseconds(50)).find("`scontrol show job --oneliner 7` did not end within 50 ms"),
             std::string::npos);
   setenv("PATH", "/nowhere", 1);
-  EXPECT_NE(requeue("7", milliseconds(10'000)).find("cannot execute scontrol: No such file"), std::string::npos);
+  EXPECT_NE(requeue("7", test_patience).find("cannot execute scontrol: No such file"), std::string::npos);
 }
 
 }  // namespace

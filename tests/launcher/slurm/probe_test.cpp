@@ -87,7 +87,7 @@ TEST(LauncherAddress, IsNoneThatOnlyThisNodeCanUse) {
             "jpbo-001-02-interconnect-1.jupiter.internal");
   EXPECT_EQ(apply_rule("%hi", "a%h"), "a%hi");
   const auto refused = [](const AddressRule& rule) {
-    return refusal(ErrorKind::config, [&] { launcher_address(rule, "node7", milliseconds(5'000)); });
+    return refusal(ErrorKind::config, [&] { launcher_address(rule, "node7", test_patience); });
   };
   EXPECT_EQ(refused({"localhost", ""}),
             "on node7 the site's slurm.launcher_address 'localhost' makes 'localhost', which is 127.0.0.1 here, "
@@ -105,17 +105,17 @@ TEST_F(FakePrograms, ThatHangOrFailAreQuoted) {
             "`srun --version` did not end within 100 ms and said nothing");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, test_patience) << "its children are waited for";
   program("srun", "echo one; echo two >&2; exit 3");
-  EXPECT_EQ(refusal(ErrorKind::resource, [] { probe_slurm(milliseconds(10'000)); }),
+  EXPECT_EQ(refusal(ErrorKind::resource, [] { probe_slurm(test_patience); }),
             "`srun --version` ended with exit code 3: two");
   EXPECT_EQ(refusal(ErrorKind::resource,
                     [] {
-                      output_of({"no-such-program", "a b"}, milliseconds(10'000));
+                      output_of({"no-such-program", "a b"}, test_patience);
                     }),
             "`no-such-program 'a b'` ended with exit code 127: ananke: cannot execute no-such-program: No such "
             "file or directory");
   program("endless", "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done");
   EXPECT_EQ(run_command({"endless"}, milliseconds(50)).code, 128 + 9);
-  EXPECT_EQ(refusal(ErrorKind::resource, [] { output_of({"yes"}, milliseconds(10'000)); }).substr(0, 50),
+  EXPECT_EQ(refusal(ErrorKind::resource, [] { output_of({"yes"}, test_patience); }).substr(0, 50),
             "`yes` was killed after it had said 16.0 MiB: y | y");
 }
 
@@ -124,11 +124,11 @@ TEST_F(FakePrograms, SrunIsAskedWithoutItsDefaultPlugin) {
   program("srun",
           "case $1 in --version) echo slurm 23.11.4;; *) [ \"$SLURM_MPI_TYPE\" = none ] || exit 1\n"
           "printf 'MPI plugin types are...\\n\\tnone\\n' >&2;; esac");
-  const SlurmTraits traits = probe_slurm(milliseconds(10'000));
+  const SlurmTraits traits = probe_slurm(test_patience);
   EXPECT_EQ(traits.mpi, Names{"none"});
   EXPECT_TRUE(traits.version.at_least(23, 11));
   program("srun", "case $1 in --version) echo slurm 23.11.4;; *) echo can not load PMIx library >&2; exit 1;; esac");
-  EXPECT_EQ(choose_mpi(probe_slurm(milliseconds(10'000)), {"pmix", "none"}),
+  EXPECT_EQ(choose_mpi(probe_slurm(test_patience), {"pmix", "none"}),
             (std::pair<std::string, std::string>("none",
                                                  "`srun --mpi=list` ended with exit code 1: can not load PMIx "
                                                  "library")));
@@ -136,7 +136,7 @@ TEST_F(FakePrograms, SrunIsAskedWithoutItsDefaultPlugin) {
 
 TEST_F(FakePrograms, NodesCountAsThereWhereNobodyCanTell) {
   program("sinfo", "echo 'Unable to contact slurm controller' >&2; exit 1");
-  const LiveNodes nodes = find_live_nodes({"a", "b"}, milliseconds(10'000));
+  const LiveNodes nodes = find_live_nodes({"a", "b"}, test_patience);
   EXPECT_EQ(nodes.live, (Names{"a", "b"}));
   EXPECT_NE(nodes.problem.find("Unable to contact slurm controller"), std::string::npos) << nodes.problem;
 }
