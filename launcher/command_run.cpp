@@ -32,7 +32,7 @@ namespace po = boost::program_options;
 using Path = std::filesystem::path;
 
 // argv[0] is the path of the running file, so that tools that look at processes see which build it is.
-LaunchSpec worker_spec(const Path& run_dir, const Site& site, int ranks, const RunLock& lock, bool resume) {
+LaunchSpec worker_spec(const Path& run_dir, const Site& site, const Job& job, const RunLock& lock, bool resume) {
   LaunchSpec spec;
   spec.program = std::filesystem::read_symlink("/proc/self/exe").string();
   spec.arguments = {spec.program, "worker",
@@ -40,9 +40,10 @@ LaunchSpec worker_spec(const Path& run_dir, const Site& site, int ranks, const R
                     "--site",     (run_dir / "site.textproto").string(),
                     "--owner",    lock.token()};
   if (resume) spec.arguments.push_back("--resume");
-  spec.ranks = ranks;
+  spec.ranks = static_cast<int>(job.resolved().ranks());
   spec.run_dir = run_dir;
   spec.deadlines = control_deadlines(site);
+  spec.deadlines.stalls = stall_limits(site, job);
   spec.grace = grace_of(site);
   spec.lost = [&lock] { return lock.lost(); };
   return spec;
@@ -135,7 +136,7 @@ LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loa
   LaunchResult result;
   {
     ConsoleWriter console(STDOUT_FILENO);
-    LaunchSpec spec = worker_spec(run_dir, site, ranks, lock, resume);
+    LaunchSpec spec = worker_spec(run_dir, site, loaded.job, lock, resume);
     spec.second_term_ends = !slurm;
     spec.console = [&](const std::string& line) { console.add(line); };
     console.add(fmt::format("{}: {} ranks, run folder {}, one log per rank in {}", loaded.job.name(), ranks,
@@ -201,6 +202,7 @@ int command_run(const Arguments& arguments) {
   const Site site = load_site(job.site);
   LoadedJob loaded = load_checked_job(job);
   if (print_instead(job, loaded)) return 0;
+  stall_limits(site, loaded.job);  // refuses before anything is made
   if (memory) return print_memory(loaded, site);
   if (!dry_run) return run_job(arguments.words, loaded, site, run);
   print_valid(job, loaded, site);

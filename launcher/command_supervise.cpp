@@ -49,7 +49,7 @@ ExitStatus wait_for(WorkerProcess& worker, SignalFile& signals) {
 int command_supervise(const Arguments& arguments) {
   if (arguments.describe != nullptr) return 0;
   if (arguments.words.size() < 2) fail(ErrorKind::usage, "a supervisor is started by `ananke run`, through srun");
-  SignalFile signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+  SignalFile signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
   std::signal(SIGPIPE, SIG_IGN);
   const Identity me = identify_by_slurm([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
   TaskReport report{.rank = me.rank, .host = me.host, .step = step_of_environment()};

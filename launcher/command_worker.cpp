@@ -1,6 +1,7 @@
 // `ananke worker`: one rank of a job. Started by `ananke run`, or by srun; not for people.
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/program_options.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include "launcher/deadlines.h"
 #include "launcher/last_words.h"
 #include "launcher/launch.h"
+#include "launcher/stacks.h"
 #include "launcher/worker_signals.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/identity.h"
@@ -67,8 +69,19 @@ void open_rank_log(const WorkerArguments& arguments, int rank) {
   open_log(file, fmt::format("rank {}", rank), LogLevel::info, echo);
 }
 
-std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlines& deadlines,
-                                        const std::shared_ptr<CallTrail>& trail) {
+// What this worker is doing, as others are told.
+struct Trails {
+  std::shared_ptr<CallTrail> calls = std::make_shared<CallTrail>();
+  std::shared_ptr<ItemTrail> items = std::make_shared<ItemTrail>();
+};
+
+ControlClientOptions::Item item_of(const ItemTrail& items) {
+  const auto [place, begun] = items.now();
+  return {begun, place.number, to_string(place)};
+}
+
+std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlines& deadlines, const Trails& trails,
+                                        std::function<void()> on_stacks_wanted) {
   ControlClientOptions options;
   options.address = required_variable(control_variable);
   options.secret = required_variable(secret_variable);
@@ -87,13 +100,16 @@ std::unique_ptr<ControlClient> join_job(const Identity& me, const ControlDeadlin
     flush_log();
     _exit(static_cast<int>(error.kind()));
   };
-  options.activity = [trail] { return trail->activity(); };
+  options.activity = [calls = trails.calls] { return calls->activity(); };
+  options.item = [items = trails.items] { return item_of(*items); };
+  options.on_stacks_wanted = std::move(on_stacks_wanted);
+  options.on_phase = LastWords::set_phase;
   return ControlClient::connect(std::move(options));
 }
 
 // The exit code. The launcher hears of a failure before this process ends.
 int work(const WorkerArguments& arguments, const Site& site, const Identity& me, ControlClient& control,
-         const std::shared_ptr<CallTrail>& trail) {
+         const Trails& trails) {
   const auto report = [&](ErrorKind kind, const std::string& message) {
     log_error("{}", message);
     flush_log();
@@ -103,7 +119,14 @@ int work(const WorkerArguments& arguments, const Site& site, const Identity& me,
   try {
     control.set_phase("reading the job");
     const LoadedJob job = load_resolved_job(arguments.job);
-    const int code = run_worker({job, site, me, control, trail, arguments.resume, arguments.owner});
+    const int code = run_worker({.job = job,
+                                 .site = site,
+                                 .identity = me,
+                                 .control = control,
+                                 .trail = trails.calls,
+                                 .resume = arguments.resume,
+                                 .items = trails.items,
+                                 .owner = arguments.owner});
     control.finish(code);
     return code;
   } catch (const Error& error) {
@@ -128,10 +151,21 @@ int command_worker(const Arguments& arguments) {
   open_rank_log(worker, me.rank);
   log_info("rank {} of {} on {} (local {} of {}, node {}), process {}, by {}", me.rank, me.size, me.host, me.local_rank,
            me.local_size, me.node_index, getpid(), me.source);
-  const auto trail = std::make_shared<CallTrail>();
-  const std::unique_ptr<ControlClient> control = join_job(me, deadlines, trail);
-  signals.tell(*control);
-  const int code = work(worker, site, me, *control, trail);
+  const Trails trails;
+  std::atomic<ControlClient*> launcher{nullptr};
+  std::atomic<bool> asked{false};  // by the launcher; a signal's stacks are for the log alone
+  StackReporter stacks([&](std::string text) {
+    ControlClient* const to = launcher;
+    if (to != nullptr && asked.exchange(false)) to->give_stacks(std::move(text));
+  });
+  const std::unique_ptr<ControlClient> control = join_job(me, deadlines, trails, [&] {
+    asked = true;
+    stacks.request();
+  });
+  launcher = control.get();
+  const StackReporter::Stop before_control(stacks);
+  signals.tell(*control, [&] { stacks.request(); });
+  const int code = work(worker, site, me, *control, trails);
   signals.forget();
   log_info("leaving with code {}", code);
   return code;

@@ -40,6 +40,12 @@ bool FirstCause::is_before(const Seen& a, const Seen& b) {
   return a.when + handicap(a.cause) < b.when + handicap(b.cause);
 }
 
+// Of ranks that stand still, the one that all the others wait for.
+bool FirstCause::is_behind(const Seen& a, const Seen& b) {
+  return a.cause.what == Cause::What::no_progress && points_elsewhere(a.cause) == points_elsewhere(b.cause) &&
+         std::pair(a.cause.step, a.cause.place) < std::pair(b.cause.step, b.cause.place);
+}
+
 void FirstCause::add(Cause cause, Clock::time_point when) {
   auto known = std::ranges::find(seen_, cause.rank, [](const Seen& seen) { return seen.cause.rank; });
   if (known == seen_.end()) {
@@ -60,7 +66,11 @@ std::optional<FirstCause::Clock::time_point> FirstCause::settled_at() const {
 
 const Cause& FirstCause::result() const {
   ANANKE_CHECK(any(), "no cause");
-  return std::ranges::min_element(seen_, is_before)->cause;
+  const auto first = std::ranges::min_element(seen_, is_before);
+  if (first->cause.what != Cause::What::no_progress) return first->cause;
+  const Seen* behind = &*first;
+  for (const Seen& seen : seen_) behind = is_behind(seen, *behind) ? &seen : behind;
+  return behind->cause;
 }
 
 std::string describe(const Cause& cause) {
@@ -87,8 +97,8 @@ std::string describe(const Cause& cause) {
   }
   std::string where;
   if (!cause.phase.empty()) {
-    where = cause.step > 0 ? fmt::format(" (phase '{}', step {})", cause.phase, cause.step)
-                           : fmt::format(" (phase '{}')", cause.phase);
+    where = fmt::format(" (phase '{}'{}{})", cause.phase, cause.step > 0 ? fmt::format(", step {}", cause.step) : "",
+                        cause.item.empty() ? "" : ", " + cause.item);
   }
   if (!cause.activity.empty()) what += (cause.waits ? ", waiting in " : " inside ") + cause.activity;
   return who + " " + what + where;

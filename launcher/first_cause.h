@@ -35,6 +35,8 @@ struct Cause {
   bool waits = false;                           // these only wait for others
   int process = 0;
   std::uint64_t step = 0;
+  std::string item = {};    // of a stall: where in the schedule it is
+  std::uint64_t place = 0;  // the same as a number, from 1
 };
 
 // "rank 2 (node1, process 77) was killed by signal 9 (SIGKILL) in phase 'step' of step 17".
@@ -59,6 +61,7 @@ class FirstCause {
   };
   static bool points_elsewhere(const Cause& cause);
   static bool is_before(const Seen& a, const Seen& b);
+  static bool is_behind(const Seen& a, const Seen& b);
   std::vector<Seen> seen_;
 };
 

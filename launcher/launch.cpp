@@ -12,6 +12,7 @@
 #include "launcher/last_words.h"
 #include "launcher/local_workers.h"
 #include "launcher/signal_file.h"
+#include "launcher/standstill.h"
 #include "launcher/workers.h"
 #include "runtime/base/log.h"
 #include "runtime/base/units.h"
@@ -27,7 +28,9 @@ using std::chrono::seconds;
 constexpr seconds leave_deadline{10};      // for a worker that has finished to end its process
 constexpr seconds after_kill_deadline{5};  // for the kernel to end a killed process
 constexpr milliseconds last_words{500};    // from a process's end to the end of its connection
-constexpr seconds join_linger{1};          // from the last join until what helped to come there may go
+constexpr milliseconds last_sign{100};     // likewise of one that was killed, and had no time to say more
+constexpr std::size_t most_stack_lines = 60;
+constexpr seconds join_linger{1};  // from the last join until what helped to come there may go
 
 // What the loop knows of a rank, beside the control server's WorkerStatus.
 struct Watched {
@@ -56,17 +59,15 @@ std::vector<std::string> last_lines(const std::filesystem::path& path, std::uint
   return lines;
 }
 
-// What a crash handler has written of the plugin it was in; a sanitizer's report may stand behind it. Empty: nothing.
-std::string last_words_in(const std::filesystem::path& path, std::uintmax_t begin) {
+// What a crash handler has written; a sanitizer's report may stand behind it.
+LastWordsRead last_words_in(const std::filesystem::path& path, std::uintmax_t begin) {
   constexpr std::uintmax_t window = 1 << 20;
   std::error_code none;
   const std::uintmax_t end = std::filesystem::file_size(path, none);
   std::ifstream file(path, std::ios::binary);
   if (none || !file.seekg(static_cast<std::streamoff>(std::max(begin, end > window ? end - window : 0)))) return {};
-  std::string words;
-  for (std::string line; std::getline(file, line);) {
-    if (words.empty() && line.starts_with(last_words_mark)) words = line.substr(std::strlen(last_words_mark));
-  }
+  LastWordsRead words;
+  for (std::string line; std::getline(file, line);) words.read(line);
   return words;
 }
 
@@ -105,6 +106,9 @@ class Launch {
   void request_stop(const std::string& reason, const std::string& who);
   void end_all(ErrorKind kind, const std::string& message);
   void enforce();
+  void ask_for_stacks();
+  bool awaits_stacks(Clock::time_point now) const;
+  std::string standstill_text(const Cause& cause) const;
   void kill_all();
   LaunchResult result();
   LaunchResult judge();
@@ -127,6 +131,7 @@ class Launch {
   std::vector<Watched> watched_;
   FirstCause first_cause_;
   std::optional<Clock::time_point> all_joined_, all_finished_, kill_at_, killed_;
+  std::optional<Clock::time_point> stacks_until_;  // asked for, to come until then
   bool stopping_ = false, ending_ = false, forced_ = false, lost_one_ = false;
   Clock::time_point stop_requested_{};
   int last_stop_signal_ = 0;
@@ -169,7 +174,11 @@ Clock::time_point Launch::next_wake() const {
   const auto consider = [&](std::optional<Clock::time_point> time) {
     if (time) next = std::min(next, *time);
   };
-  if (!ending_) consider(first_cause_.settled_at());
+  if (!ending_ && awaits_stacks(Clock::now())) {
+    consider(stacks_until_);
+  } else if (!ending_) {
+    consider(first_cause_.settled_at());
+  }
   consider(kill_at_);
   if (killed_) consider(*killed_ + after_kill_deadline);
   if (std::ranges::any_of(watched_, [](const Watched& w) { return w.end && !w.judged; })) {
@@ -223,14 +232,18 @@ void Launch::complete(Cause& cause, int rank) const {
   cause.rank = rank;
   cause.host = status.joined ? status.host : workers_.host(rank);
   cause.process = status.joined ? status.process : workers_.process(rank);
-  cause.phase = status.phase;
-  cause.step = status.step;
+  if (cause.phase.empty()) {  // it has left no word on that itself
+    cause.phase = status.phase;
+    cause.step = status.step;
+  }
   cause.log = watched(rank).log.string();
   // Of a death the last heartbeat says what came before, not what it died of.
   const bool stalled = cause.what == Cause::What::silent || cause.what == Cause::What::no_progress;
   if (stalled) {
     cause.activity = status.activity;
     cause.waits = status.waits;
+    cause.item = status.phase == "step" || status.phase == "evaluation" ? status.item : "";
+    cause.place = status.place;
   }
 }
 
@@ -252,6 +265,7 @@ void Launch::take_event(const ControlEvent& event) {
     case Kind::no_progress:
       note_cause(event.rank, {.what = Cause::What::no_progress, .kind = ErrorKind::stalled, .message = event.text},
                  now);
+      ask_for_stacks();
       break;
     case Kind::not_joined:
       note_cause(event.rank,
@@ -262,6 +276,7 @@ void Launch::take_event(const ControlEvent& event) {
       break;
     case Kind::disconnected: note_cause(event.rank, {.what = Cause::What::disconnected}, now); break;
     case Kind::refused: log_warning("launcher: refused a connection: {}", event.text); break;
+    case Kind::stacks:
     case Kind::joined:
     case Kind::finished: break;
   }
@@ -294,7 +309,7 @@ void Launch::judge_end(int rank) {
   if (worker.end->kind == Workers::News::Kind::lost) return judge_loss(rank);
   const ExitStatus& exit = worker.end->status;
   const bool by_signal = exit.signal != 0;
-  if (!by_signal && status.connected && Clock::now() - worker.end->when < last_words) return;
+  if (status.connected && Clock::now() - worker.end->when < (by_signal ? last_sign : last_words)) return;
   worker.judged = true;
   if (status.finished) return judge_teardown(rank);
   Cause cause{.what = by_signal ? Cause::What::killed : Cause::What::exited,
@@ -303,9 +318,10 @@ void Launch::judge_end(int rank) {
     cause.message = "the kernel killed it for want of memory (oom_kill of its control group rose)";
   }
   if (exit.core_dumped) cause.message = "core dumped";
-  if (const std::string words = last_words_in(worker.log, worker.log_begin); !words.empty()) {
-    cause.message = "inside " + words;
-  }
+  const LastWordsRead words = last_words_in(worker.log, worker.log_begin);
+  if (!words.call.empty()) cause.message = "inside " + words.call;
+  cause.phase = words.phase;
+  cause.step = words.step;
   note_cause(rank, std::move(cause), worker.end->when);
 }
 
@@ -342,11 +358,30 @@ void Launch::kill_all() {
   workers_.kill();
 }
 
+// Of all ranks: who stands still may only wait for another.
+void Launch::ask_for_stacks() {
+  if (ending_ || stacks_until_ || spec_.deadlines.stalls.stacks <= milliseconds(0)) return;
+  stacks_until_ = Clock::now() + spec_.deadlines.stalls.stacks;
+  say(fmt::format("a rank makes no progress: asking all for their stacks; the job then ends"));
+  server_.ask_for_stacks();
+}
+
+// Only for them is an end put off, and only where a standstill is all that is known.
+bool Launch::awaits_stacks(Clock::time_point now) const {
+  if (!stacks_until_ || now >= *stacks_until_ || !first_cause_.any()) return false;
+  if (first_cause_.result().what != Cause::What::no_progress) return false;
+  for (int rank = 0; rank < spec_.ranks; ++rank) {
+    const WorkerStatus& worker = server_.worker(rank);
+    if (worker.connected && !worker.finished && worker.stacks.empty()) return true;
+  }
+  return false;
+}
+
 // What is due by now.
 void Launch::enforce() {
   const auto now = Clock::now();
   for (int rank = 0; rank < spec_.ranks; ++rank) judge_end(rank);
-  if (!ending_ && first_cause_.settled_at() && now >= *first_cause_.settled_at()) {
+  if (!ending_ && first_cause_.settled_at() && now >= *first_cause_.settled_at() && !awaits_stacks(now)) {
     const Cause& cause = first_cause_.result();
     end_all(cause.kind, fmt::format("the job has failed: {}", describe(cause)));
   }
@@ -409,12 +444,7 @@ std::string Launch::report_of(const Cause& cause) const {
   report += lines.empty() ? fmt::format("\n  {} holds nothing of this run", worker.log.string())
                           : fmt::format("\n  last lines of {}:", worker.log.string());
   for (const std::string& line : lines) report += "\n    " + line;
-  // Of several that wait for each other, one that is inside a plugin is the more likely cause.
-  for (int rank = 0; rank < spec_.ranks && cause.kind == ErrorKind::stalled; ++rank) {
-    const WorkerStatus& status = server_.worker(rank);
-    if (rank == cause.rank || status.activity.empty()) continue;
-    report += fmt::format("\n  rank {} was {} {}", rank, status.waits ? "waiting in" : "inside", status.activity);
-  }
+  if (cause.kind == ErrorKind::stalled) report += standstill_text(cause);
   std::vector<int> alive;
   for (int rank = 0; rank < spec_.ranks; ++rank) {
     if (workers_.is_running(rank)) alive.push_back(rank);
@@ -426,6 +456,23 @@ std::string Launch::report_of(const Cause& cause) const {
                                                           : "still there (in uninterruptible sleep?)");
   }
   return report;
+}
+
+// Of several that wait for each other, one that is behind, or inside a plugin, is the more likely cause.
+std::string Launch::standstill_text(const Cause& cause) const {
+  std::vector<WorkerStatus> workers;
+  for (int rank = 0; rank < spec_.ranks; ++rank) workers.push_back(server_.worker(rank));
+  std::string text;
+  const std::vector<std::string> others = where_ranks_are(workers, cause.rank);
+  if (!others.empty()) text += "\n  where the others are:";
+  for (const std::string& line : others) text += "\n    " + line;
+  if (!stacks_until_) return text;
+  const std::string& stacks = server_.worker(cause.rank).stacks;
+  text += stacks.empty() ? fmt::format("\n  rank {} gave no stacks within {}{}", cause.rank,
+                                       text_of(spec_.deadlines.stalls.stacks), state_text(cause.rank))
+                         : fmt::format("\n  threads of rank {} (those of the others are in their logs):\n{}",
+                                       cause.rank, indented(stacks, "    ", most_stack_lines));
+  return text;
 }
 
 }  // namespace

@@ -14,13 +14,17 @@ WorkerSignals::WorkerSignals() : quit_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 
 WorkerSignals::~WorkerSignals() { forget(); }
 
-void WorkerSignals::tell(ControlClient& control) {
-  thread_ = std::thread([this, &control] {
+void WorkerSignals::tell(ControlClient& control, std::function<void()> on_quit) {
+  thread_ = std::thread([this, &control, on_quit = std::move(on_quit)] {
     for (;;) {
       pollfd ready[2] = {{signals_.descriptor(), POLLIN, 0}, {quit_.get(), POLLIN, 0}};
       poll(ready, 2, -1);
       if (ready[1].revents != 0) return;
       for (int number; (number = signals_.take()) != 0;) {
+        if (number == SIGQUIT) {
+          on_quit();
+          continue;
+        }
         log_info("received {}: asking the launcher to stop all ranks", signal_name(number));
         control.request_stop(signal_name(number));
       }

@@ -63,8 +63,11 @@ std::string check_value(const pb::Message& message, const FieldDescriptor* field
   const pb::Reflection* r = message.GetReflection();
   const std::string text = index < 0 ? r->GetString(message, field) : r->GetRepeatedString(message, field, index);
   try {
-    if (rule.bytes()) parse_bytes(text);
-    if (rule.duration()) parse_duration(text);
+    const auto size = rule.bytes() ? static_cast<double>(parse_bytes(text)) : 0;
+    const double seconds = rule.duration() ? std::chrono::duration<double>(parse_duration(text)).count() : 0;
+    if (!within(rule, rule.bytes() ? size : seconds) && (rule.bytes() || rule.duration())) {
+      return fmt::format("is \"{}\", but must be {}", text, describe_rule(field));
+    }
   } catch (const Error& error) {
     return error.what();
   }

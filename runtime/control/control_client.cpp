@@ -181,6 +181,12 @@ Clock::time_point ControlClient::Impl::queue_heartbeat(Clock::time_point now) {
     message.mutable_heartbeat()->set_activity(activity.text);
     message.mutable_heartbeat()->set_waits(activity.waits);
   }
+  if (options.item) {
+    ControlClientOptions::Item item = options.item();
+    message.mutable_heartbeat()->set_moved(item.begun);
+    message.mutable_heartbeat()->set_place(item.place);
+    message.mutable_heartbeat()->set_item(std::move(item.text));
+  }
   out_ += encode_frame(message);
   phase_is_new_ = false;
   return now + heartbeat_;
@@ -243,6 +249,10 @@ void ControlClient::Impl::handle(ControlMessage& message) {
     std::lock_guard lock(mutex);
     if (!stop) stop_reason = message.stop().reason();
     stop = true;
+  } else if (message.has_stacks()) {
+    if (options.on_stacks_wanted) return options.on_stacks_wanted();
+    message.mutable_stacks()->set_text("this worker gives none\n");
+    post(message);
   } else if (message.has_failure()) {
     throw Error(static_cast<ErrorKind>(message.failure().kind()), message.failure().message());
   }
@@ -339,6 +349,7 @@ std::vector<std::string> ControlClient::Impl::exchange(const std::string& key, s
 }
 
 void ControlClient::Impl::set_phase(std::string_view phase, std::uint64_t step) {
+  if (options.on_phase) options.on_phase(phase, step);
   {
     std::lock_guard lock(mutex);
     if (phase_ == phase && step_ == step) return;
@@ -410,6 +421,12 @@ std::string ControlClient::stop_reason() const {
 void ControlClient::request_stop(const std::string& reason) {
   ControlMessage message;
   message.mutable_stop()->set_reason(reason);
+  impl_->post(message);
+}
+
+void ControlClient::give_stacks(std::string text) {
+  ControlMessage message;
+  message.mutable_stacks()->set_text(std::move(text));
   impl_->post(message);
 }
 

@@ -35,6 +35,18 @@ struct ControlClientOptions {
   // What this worker is inside of right now, for reports on a stall: goes along with every heartbeat, and a change is
   // no progress. Called on the client's thread. May be empty.
   std::function<CallTrail::Activity()> activity = {};
+  // The item of its schedule that it is at: likewise, but another `begun` is progress.
+  struct Item {
+    std::uint64_t begun = 0;  // since start
+    std::uint64_t place = 0;  // in the schedule, from 1; 0: none yet
+    std::string text = {};
+  };
+  std::function<Item()> item = {};
+  // The launcher wants to know what this worker's threads are doing: give_stacks() is the answer, in its own time and
+  // from any thread. Called on the client's thread; must not block.
+  std::function<void()> on_stacks_wanted = {};
+  // Called by set_phase(), on its caller's thread.
+  std::function<void(std::string_view phase, std::uint64_t step)> on_phase = {};
 };
 
 class ControlClient final : public Rendezvous {
@@ -59,6 +71,7 @@ class ControlClient final : public Rendezvous {
   void request_stop(const std::string& reason);
   // A line for the one console. Never waits: lines beyond what the launcher takes are dropped, and their number told.
   void console(std::string_view line) noexcept;
+  void give_stacks(std::string text);
   // Why this worker leaves; waits until the message is out, at most a second. worker_failed and stalled mean that the
   // cause is elsewhere (a peer was lost): the launcher then looks for a better one.
   void fail(ErrorKind kind, const std::string& message) noexcept;

@@ -37,7 +37,8 @@ struct Connection {
 };
 
 struct Watch {
-  Clock::time_point heard, progressed;
+  Clock::time_point heard;
+  Progress progress;
   bool reported_silent = false, reported_no_progress = false;
   int connection = -1;
 };
@@ -53,6 +54,7 @@ class ControlServer::Impl {
   std::vector<ControlEvent> process(Clock::time_point now);
   void stop(const std::string& reason);
   void end(ErrorKind kind, const std::string& message);
+  void ask_for_stacks();
   Clock::time_point next_deadline() const;
 
   ControlServerOptions options;
@@ -69,6 +71,9 @@ class ControlServer::Impl {
   void handle(Connection& connection, ControlMessage& message, Clock::time_point now);
   void greet(Connection& connection, const Hello& hello, Clock::time_point now);
   void refuse(Connection& connection, const std::string& why);
+  void note(int rank, const Heartbeat& heartbeat, Clock::time_point now);
+  std::string standstill(int rank, Clock::time_point now) const;
+  void send_to_all(const ControlMessage& message);
   void answer(std::vector<ExchangeTable::Outcome> outcomes);
   void check_deadlines(Clock::time_point now);
   void forgive_own_absence(Clock::time_point now);
@@ -79,6 +84,7 @@ class ControlServer::Impl {
   std::map<int, Connection> connections_;  // by descriptor
   std::vector<Watch> watches_;
   ExchangeTable exchanges_;
+  StallWatch stalls_;
   std::vector<ControlEvent> events_;
   const Clock::time_point started_;
   Clock::time_point last_process_;
@@ -93,6 +99,7 @@ ControlServer::Impl::Impl(ControlServerOptions given, Clock::time_point now)
       workers(static_cast<std::size_t>(options.size)),
       watches_(static_cast<std::size_t>(options.size)),
       exchanges_(options.size, options.deadlines.exchange),
+      stalls_(options.deadlines.stalls),
       started_(now),
       last_process_(now) {
   epoll_event event{.events = EPOLLIN, .data = {.fd = listener.get()}};
@@ -212,7 +219,7 @@ void ControlServer::Impl::greet(Connection& connection, const Hello& hello, Cloc
   worker.host = hello.host();
   worker.process = static_cast<int>(hello.process());
   ++joined;
-  watches_[hello.rank()] = {now, now, false, false, connection.socket.get()};
+  watches_[hello.rank()] = {.heard = now, .progress = {now, now}, .connection = connection.socket.get()};
   ControlMessage message;
   message.mutable_welcome()->set_size(static_cast<unsigned>(options.size));
   const auto interval = std::clamp<milliseconds>(options.deadlines.heartbeat / 6, milliseconds(20), seconds(1));
@@ -236,15 +243,7 @@ void ControlServer::Impl::handle(Connection& connection, ControlMessage& message
   watch.heard = now;
   watch.reported_silent = false;
   switch (message.body_case()) {
-    case ControlMessage::kHeartbeat:
-      worker.activity = message.heartbeat().activity();
-      worker.waits = message.heartbeat().waits();
-      if (worker.phase != message.heartbeat().phase() || worker.step != message.heartbeat().step()) {
-        worker.phase = message.heartbeat().phase();
-        worker.step = message.heartbeat().step();
-        watch.progressed = now;
-      }
-      break;
+    case ControlMessage::kHeartbeat: note(rank, message.heartbeat(), now); break;
     case ControlMessage::kExchange: {
       Exchange& exchange = *message.mutable_exchange();
       const std::vector<int> members(exchange.members().begin(), exchange.members().end());
@@ -262,6 +261,10 @@ void ControlServer::Impl::handle(Connection& connection, ControlMessage& message
       add(ControlEvent::Kind::failure, rank, message.failure().message(),
           static_cast<ErrorKind>(message.failure().kind()));
       break;
+    case ControlMessage::kStacks:
+      worker.stacks = message.stacks().text();
+      add(ControlEvent::Kind::stacks, rank);
+      break;
     case ControlMessage::kFinished:
       worker.finished = true;
       worker.exit_code = static_cast<int>(message.finished().exit_code());
@@ -269,6 +272,33 @@ void ControlServer::Impl::handle(Connection& connection, ControlMessage& message
       break;
     default: refuse(connection, fmt::format("rank {} sent a message that workers do not send", rank)); break;
   }
+}
+
+void ControlServer::Impl::note(int rank, const Heartbeat& heartbeat, Clock::time_point now) {
+  WorkerStatus& worker = workers[static_cast<std::size_t>(rank)];
+  Watch& watch = watches_[static_cast<std::size_t>(rank)];
+  worker.activity = heartbeat.activity();
+  worker.waits = heartbeat.waits();
+  worker.item = heartbeat.item();
+  worker.place = heartbeat.place();
+  const bool another_step = worker.phase != heartbeat.phase() || worker.step != heartbeat.step();
+  watch.progress.note(another_step, heartbeat.moved(), now);
+  worker.phase = heartbeat.phase();
+  worker.step = heartbeat.step();
+  if (rank == 0) stalls_.heard(worker.phase, worker.step, now);
+}
+
+// For how long a rank stands still, where that is too long; else empty.
+std::string ControlServer::Impl::standstill(int rank, Clock::time_point now) const {
+  const WorkerStatus& worker = workers[static_cast<std::size_t>(rank)];
+  const Progress& progress = watches_[static_cast<std::size_t>(rank)].progress;
+  if (now - progress.progressed > options.deadlines.step) return seconds_text(now - progress.progressed);
+  const auto limit = stalls_.limit(worker.phase);
+  // Of items only heartbeats tell.
+  if (!limit || now - progress.moved <= std::max<Clock::duration>(*limit, options.deadlines.heartbeat)) return {};
+  return fmt::format("{} ({} {} usually takes {} here)", seconds_text(now - progress.moved),
+                     worker.phase == "evaluation" ? "an" : "a", worker.phase,
+                     seconds_text(*stalls_.usual(worker.phase)));
 }
 
 void ControlServer::Impl::answer(std::vector<ExchangeTable::Outcome> outcomes) {
@@ -295,8 +325,9 @@ void ControlServer::Impl::forgive_own_absence(Clock::time_point now) {
   if (absence < seconds(2)) return;
   for (Watch& watch : watches_) {
     watch.heard += absence;
-    watch.progressed += absence;
+    watch.progress.forgive(absence);
   }
+  stalls_.forgive(absence);
 }
 
 void ControlServer::Impl::check_deadlines(Clock::time_point now) {
@@ -310,10 +341,10 @@ void ControlServer::Impl::check_deadlines(Clock::time_point now) {
       add(ControlEvent::Kind::silent, rank, seconds_text(now - watch.heard));
     }
     // A rank that waits for others has the exchange's deadline, which names them.
-    if (!watch.reported_no_progress && now - watch.progressed > options.deadlines.step &&
-        !exchanges_.is_waiting(rank)) {
+    if (watch.reported_no_progress) continue;
+    if (std::string time = standstill(rank, now); !time.empty() && !exchanges_.is_waiting(rank)) {
       watch.reported_no_progress = true;
-      add(ControlEvent::Kind::no_progress, rank, seconds_text(now - watch.progressed));
+      add(ControlEvent::Kind::no_progress, rank, std::move(time));
     }
   }
   if (!reported_not_joined_ && joined < options.size && now - started_ > options.deadlines.join) {
@@ -369,18 +400,26 @@ void ControlServer::Impl::stop(const std::string& reason) {
   stop_reason_ = reason.empty() ? "asked to stop" : reason;
   ControlMessage message;
   message.mutable_stop()->set_reason(stop_reason_);
+  send_to_all(message);
+}
+
+void ControlServer::Impl::send_to_all(const ControlMessage& message) {
   for (auto& [fd, connection] : connections_) {
     if (connection.rank != nobody) send(connection, message);
   }
+}
+
+void ControlServer::Impl::ask_for_stacks() {
+  ControlMessage message;
+  message.mutable_stacks();
+  send_to_all(message);
 }
 
 void ControlServer::Impl::end(ErrorKind kind, const std::string& text) {
   ControlMessage message;
   message.mutable_failure()->set_kind(static_cast<unsigned>(kind));
   message.mutable_failure()->set_message(text);
-  for (auto& [fd, connection] : connections_) {
-    if (connection.rank != nobody) send(connection, message);
-  }
+  send_to_all(message);
 }
 
 ControlServer::ControlServer(ControlServerOptions options, Clock::time_point now)
@@ -392,6 +431,7 @@ ControlServer::Clock::time_point ControlServer::next_deadline() const { return i
 std::vector<ControlEvent> ControlServer::process(Clock::time_point now) { return impl_->process(now); }
 void ControlServer::stop(const std::string& reason) { impl_->stop(reason); }
 void ControlServer::end(ErrorKind kind, const std::string& message) { impl_->end(kind, message); }
+void ControlServer::ask_for_stacks() { impl_->ask_for_stacks(); }
 const WorkerStatus& ControlServer::worker(int rank) const { return impl_->workers.at(static_cast<std::size_t>(rank)); }
 bool ControlServer::all_joined() const { return impl_->joined == impl_->options.size; }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/control/stall_watch.h"
 
 namespace ananke {
 
@@ -19,6 +20,7 @@ struct ControlDeadlines {
   std::chrono::milliseconds exchange{60'000};  // from the first arrival at an exchange
   std::chrono::milliseconds heartbeat{6'000};  // longest silence of a worker
   std::chrono::milliseconds step{600'000};     // longest time without another phase or step
+  StallLimits stalls{};                        // longest time without another item, once the job's steps are known
 };
 
 struct ControlServerOptions {
@@ -37,8 +39,11 @@ struct WorkerStatus {
   int process = 0;
   std::string phase = "start";
   std::uint64_t step = 0;
-  std::string activity;  // the plugin calls it is inside of, as of the last heartbeat
-  bool waits = false;    // these only wait for others
+  std::string activity;     // the plugin calls it is inside of, as of the last heartbeat
+  bool waits = false;       // these only wait for others
+  std::string item;         // of the schedule, the last it began, as text; empty: none yet
+  std::uint64_t place = 0;  // of that item, from 1
+  std::string stacks;       // once it has given them
 };
 
 struct ControlEvent {
@@ -50,7 +55,8 @@ struct ControlEvent {
     finished,
     disconnected,  // closed its connection without having finished
     silent,        // no heartbeat for deadlines.heartbeat; text says how long. Once per silence
-    no_progress,   // same phase and step for deadlines.step. Once
+    no_progress,   // same phase and step for deadlines.step, or the same item too for deadlines.stalls. Once
+    stacks,        // the rank has given its stacks
     not_joined,    // deadlines.join has passed; one event per missing rank
     refused,       // a connection that is none of ours; rank is -1; text: from where and why
   };
@@ -77,6 +83,8 @@ class ControlServer {
   void stop(const std::string& reason);
   // Tells every worker that the job has failed; they leave at once.
   void end(ErrorKind kind, const std::string& message);
+  // Asks every worker that is connected what its threads are doing; the answers come as WorkerStatus::stacks.
+  void ask_for_stacks();
   const WorkerStatus& worker(int rank) const;
   bool all_joined() const;
 

@@ -13,15 +13,8 @@ namespace {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// "layer.3 backward", as units are called.
 TraceText text_of(const Item& item, const Block& block, int number) {
-  const std::string name = block.kind == BlockKind::layer       ? fmt::format("layer.{}", block.layer)
-                           : block.kind == BlockKind::embedding ? "embedding"
-                                                                : "head";
-  const char* phase = item.phase == Phase::forward    ? "forward"
-                      : item.phase == Phase::backward ? "backward"
-                                                      : "forward and backward";
-  return {fmt::format("{} {}", name, phase), {{"item", number}, {"microbatch", item.microbatch}}};
+  return {name_of(item, block), {{"item", number}, {"microbatch", item.microbatch}}};
 }
 
 }  // namespace
@@ -193,6 +186,7 @@ void Pass::run_item(const Schedule& schedule, std::size_t index, std::span<const
   const Block& block = parts_.table.blocks()[static_cast<std::size_t>(item.block)];
   const DeviceBatch& batch = batches[static_cast<std::size_t>(item.microbatch)];
   const TraceSpan span(TraceKind::phase, [&] { return text_of(item, block, number); });
+  if (watch_) watch_({index + 1, schedule.size(), name_of(item, block), item.microbatch});
 
   UnitViews views[2];
   ANANKE_CHECK(block.units.size() <= std::size(views), "a block of {} units", block.units.size());

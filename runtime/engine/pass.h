@@ -60,6 +60,8 @@ class Pass {
     std::function<void()> gathers_begun = {}, gradients_begin = {};
   };
   void run(const Schedule& schedule, std::span<const DeviceBatch> batches, const Result& result);
+  // Told of every item when it begins, on run()'s thread. May be empty.
+  void watch(std::function<void(const ItemPlace&)> watch) { watch_ = std::move(watch); }
 
   // i32 [T, k] of a MoE layer; valid after run() on the compute stream, or to be filled before a replay.
   TensorView routing(int layer, int microbatch, std::int64_t tokens) const;
@@ -85,6 +87,7 @@ class Pass {
   int last_moe_ = -1;    // block
   bool trains_ = false;  // the schedule under way has gradients
   Stream& compute_;
+  std::function<void(const ItemPlace&)> watch_;
   Buffer rope_, kept_, made_again_, workspace_, gradients_, routing_;
   std::vector<std::size_t> kept_offset_;  // per block, of slot 0
   std::vector<std::size_t> kept_bytes_;

@@ -48,6 +48,19 @@ const char* name_of(Phase phase) {
 
 }  // namespace
 
+// As units are called.
+std::string name_of(const Item& item, const Block& block) {
+  const std::string name = block.kind == BlockKind::layer       ? fmt::format("layer.{}", block.layer)
+                           : block.kind == BlockKind::embedding ? "embedding"
+                                                                : "head";
+  return fmt::format("{} {}", name, item.phase == Phase::both ? "forward and backward" : name_of(item.phase));
+}
+
+std::string to_string(const ItemPlace& place) {
+  if (place.number == 0) return {};
+  return fmt::format("item {} of {}, {}, microbatch {}", place.number, place.of, place.name, place.microbatch);
+}
+
 Schedule training_schedule(const ParameterTable& table, int microbatches, int per_gather) {
   ANANKE_CHECK(microbatches >= 1, "{} microbatches", microbatches);
   ANANKE_CHECK(per_gather >= 1 && microbatches % per_gather == 0, "{} microbatches in groups of {}", microbatches,

@@ -29,6 +29,17 @@ struct Item {
 
 using Schedule = std::vector<Item>;
 
+// "layer.3 backward".
+std::string name_of(const Item& item, const Block& block);
+
+// Where in a schedule a rank is, for reports.
+struct ItemPlace {
+  std::size_t number = 0, of = 0;  // from 1; 0: nowhere yet
+  std::string name = {};
+  int microbatch = 0;
+};
+std::string to_string(const ItemPlace& place);  // "item 12 of 40, layer.3 backward, microbatch 0"
+
 // For each group of `per_gather` microbatches, which must divide `microbatches`: for each block the group's forwards;
 // the head for each; for each block the group's backwards.
 Schedule training_schedule(const ParameterTable& table, int microbatches, int per_gather);

@@ -154,6 +154,7 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   const Training& training = job_.training();
   control_.phase("start", 0);
   engine_.start(limits_);
+  engine_.pass().watch([this](const ItemPlace& place) { control_.item(place); });
   loader_ = std::make_unique<BatchLoader>(engine_.device(), limits_.microbatches, training.rows_per_microbatch(),
                                           training.sequence_length());
   scalars_ = std::make_unique<StepScalars>(engine_.backend(), engine_.world(), engine_.routers().summary_size(),

@@ -27,7 +27,7 @@ namespace {
 class ControlledRun : public RunControl {
  public:
   explicit ControlledRun(const WorkerContext& worker)
-      : client_(worker.control), run_dir_(worker.job.job.run_dir()), owner_(worker.owner) {}
+      : client_(worker.control), items_(worker.items), run_dir_(worker.job.job.run_dir()), owner_(worker.owner) {}
   // A job that has lost its run folder stops as by request: its last checkpoint is then refused on all ranks alike.
   bool stop_requested() const override { return client_.stop_requested() || lost(); }
   std::string owner_mark() const override { return ananke::owner_mark(owner_); }
@@ -35,6 +35,9 @@ class ControlledRun : public RunControl {
     if (!owner_.empty()) check_run_owner(run_dir_, owner_);
   }
   void phase(std::string_view what, std::uint64_t step) override { client_.set_phase(what, step); }
+  void item(const ItemPlace& place) override {
+    if (items_) items_->begin(place);
+  }
   void console(const std::string& line) override { client_.console(line); }
 
  private:
@@ -54,6 +57,7 @@ class ControlledRun : public RunControl {
   }
 
   ControlClient& client_;
+  const std::shared_ptr<ItemTrail> items_;
   const std::string run_dir_, owner_;
   mutable std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
 };

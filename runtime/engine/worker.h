@@ -3,6 +3,7 @@
 
 #include "runtime/bootstrap/identity.h"
 #include "runtime/control/control_client.h"
+#include "runtime/engine/item_trail.h"
 #include "runtime/plugin/plugin_call.h"
 
 namespace ananke {
@@ -17,6 +18,7 @@ struct WorkerContext {
   ControlClient& control;
   std::shared_ptr<CallTrail> trail;  // told which plugin is running
   bool resume = false;
+  std::shared_ptr<ItemTrail> items = {};  // told of every item that begins; null: nobody asks
   std::string owner = {};  // token of the run folder's lock; empty: it has none, and nothing is asked of it
 };
 

@@ -63,6 +63,38 @@ TEST(FirstCause, ARankThatIsInsideAPluginBeatsOnesThatWaitForIt) {
   EXPECT_LT(*causes.settled_at(), patient);
 }
 
+TEST(FirstCause, OfRanksThatAllWaitTheOneBehindIsTheCauseWhoeverWasHeardFirst) {
+  FirstCause causes;
+  const auto waits = [](int rank, std::uint64_t step, std::uint64_t place) {
+    return Cause{.what = What::no_progress,
+                 .rank = rank,
+                 .kind = ErrorKind::stalled,
+                 .waits = true,
+                 .step = step,
+                 .place = place};
+  };
+  causes.add(waits(0, 17, 8), begin);
+  causes.add(waits(2, 17, 5), begin + milliseconds(300));
+  causes.add(waits(1, 17, 8), begin + milliseconds(400));
+  EXPECT_EQ(causes.result().rank, 2);
+  causes.add(waits(3, 16, 9), begin + milliseconds(500));
+  EXPECT_EQ(causes.result().rank, 3);
+  causes.add(killed(4, SIGKILL), begin + milliseconds(600));
+  EXPECT_EQ(causes.result().rank, 4);
+}
+
+TEST(FirstCause, TellsTheItemOfAStall) {
+  const Cause cause{.what = What::no_progress,
+                    .rank = 2,
+                    .message = "2 min 5 s",
+                    .phase = "step",
+                    .step = 17,
+                    .item = "item 5 of 9, layer.1 forward, microbatch 0"};
+  EXPECT_EQ(
+      describe(cause),
+      "rank 2 made no progress for 2 min 5 s (phase 'step', step 17, item 5 of 9, layer.1 forward, microbatch 0)");
+}
+
 TEST(FirstCause, WhatFollowsFromTheSameRankIsItsConsequence) {
   FirstCause causes;
   causes.add(reported(0, ErrorKind::worker_failed), begin);

@@ -60,6 +60,24 @@ TEST_F(WorkerFailure, NoProgress) {
   expect(made, 0, {What::no_progress, 0, 10, "made no progress for"});
 }
 
+// Long before deadlines.step, since its steps were short; with the stacks of who it is.
+TEST_F(WorkerFailure, AStandstillIsToldByWhatStepsUsuallyTakeWithPlacesAndStacks) {
+  LaunchSpec made = spec(3, "standstill", 1);
+  made.deadlines.step = std::chrono::minutes(10);
+  made.deadlines.stalls = {.factor = 5, .least = milliseconds(500), .steps = 3, .stacks = std::chrono::seconds(20)};
+  const LaunchResult result = launch(made);
+  ASSERT_TRUE(result.cause.has_value()) << result.report;
+  EXPECT_EQ(result.cause->rank, 1) << result.report;
+  EXPECT_EQ(result.exit_code, 10);
+  EXPECT_TRUE(contains(result.report, "(a step usually takes ")) << result.report;
+  EXPECT_TRUE(contains(result.report, "(phase 'step', step 9, item 4 of 9, layer.1 forward, microbatch 0)"))
+      << result.report;
+  EXPECT_TRUE(contains(result.report, "where the others are:\n    ranks 0, 2: step 10, item 4")) << result.report;
+  EXPECT_TRUE(contains(result.report, "threads of rank 1 (")) << result.report;
+  EXPECT_TRUE(contains(result.report, "stand_still_here")) << result.report;
+  EXPECT_TRUE(contains(log_of(0), "stacks of all threads")) << log_of(0);
+}
+
 TEST_F(WorkerFailure, DeathIsTheCauseThoughItsVictimsSpeakFirst) {
   expect(spec(4, "victims", 3), 3, {What::killed, SIGKILL, 9, "signal 9 (SIGKILL)"});
 }

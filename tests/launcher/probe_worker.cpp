@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "launcher/stacks.h"
 #include "runtime/base/error.h"
 #include "runtime/bootstrap/identity.h"
 #include "runtime/control/control_client.h"
@@ -26,7 +27,29 @@ std::atomic<int> signs_of_life = 0;  // of this worker, each put together with i
   for (;;) pause();
 }
 
-std::unique_ptr<ControlClient> join(const Identity& me, bool deaf) {
+// To be found in stacks by its name.
+[[gnu::noinline]] void stand_still_here() { sleep_forever(); }
+
+// Some quick steps of all, then the chosen rank stands still in its ninth; the others wait for it.
+int stand_still(const Identity& me, int chosen, ControlClientOptions options) {
+  std::atomic<ControlClient*> launcher{nullptr};
+  StackReporter stacks([&](std::string text) {
+    if (ControlClient* const to = launcher) to->give_stacks(std::move(text));
+  });
+  options.on_stacks_wanted = [&] { stacks.request(); };
+  options.item = [] { return ControlClientOptions::Item{1, 4, "item 4 of 9, layer.1 forward, microbatch 0"}; };
+  const auto control = ControlClient::connect(std::move(options));
+  launcher = control.get();
+  const StackReporter::Stop before_control(stacks);
+  for (std::uint64_t step = 1;; ++step) {
+    control->set_phase("step", step);
+    control->exchange("step/" + std::to_string(step), {}, "");
+    sleep_ms(60);  // the phase is out
+    if (step == 9 && me.rank == chosen) stand_still_here();
+  }
+}
+
+ControlClientOptions options_of(const Identity& me, bool deaf) {
   ControlClientOptions options;
   options.address = std::getenv("ANANKE_CONTROL");
   options.secret = std::getenv("ANANKE_SECRET");
@@ -43,7 +66,7 @@ std::unique_ptr<ControlClient> join(const Identity& me, bool deaf) {
     ++signs_of_life;
     return CallTrail::Activity{};
   };
-  return ControlClient::connect(options);
+  return options;
 }
 
 int train_until_stopped(ControlClient& control) {
@@ -123,7 +146,8 @@ int run(const std::string& action, int chosen, const char* name) {
   const Identity me = identify(std::chrono::seconds(30));
   if (action == "absent" && me.rank == chosen) sleep_forever();
   if (action == "deaf") std::signal(SIGTERM, SIG_IGN);
-  auto control = join(me, action == "deaf");
+  if (action == "standstill") return stand_still(me, chosen, options_of(me, false));
+  auto control = ControlClient::connect(options_of(me, action == "deaf"));
   if (action == "busy") {  // has no ear for a stop
     std::puts("training");
     std::fflush(stdout);

@@ -115,6 +115,8 @@ const std::vector<Fault> optimizer_faults = all_of({
     {
         {"optimizer", "update", "exit", ErrorKind::worker_failed, "code 3 without having finished: inside optimizer"},
         {"optimizer", "update", "hang", ErrorKind::stalled, "rank 1 ", "rank: 1"},
+        // A crash says itself where it was: the launcher may not have heard it.
+        {"optimizer", "update", "segv", ErrorKind::worker_failed, "(phase 'step', step 1)", "rank: 1"},
         {"optimizer", "update", "hang", ErrorKind::stalled, "rank 1 ", "rank: 1 on_stream: true"},
         {"optimizer", "update", "peer_lost", ErrorKind::worker_failed, "rank 3 is gone", "", "-"},
         {"optimizer", "update", "nan", ErrorKind::numeric,

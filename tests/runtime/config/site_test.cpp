@@ -24,6 +24,10 @@ TEST(SiteReader, NamesThePlaceOfAMistake) {
                "did you mean 'join'?");
   EXPECT_ERROR(load("name: \"x\"\ndeadlines {\n  join: \"soon\"\n}"), ErrorKind::config, "s.textproto:3:3",
                "deadlines.join", "soon");
+  // A wait that is over before it begins.
+  EXPECT_ERROR(load("name: \"x\"\ndeadlines {\n  join: \"0s\"\n}"), ErrorKind::config, "s.textproto:3:3",
+               "deadlines.join is \"0s\", but must be above 0");
+  EXPECT_ERROR(load("name: \"x\"\nstalls { least: \"0 min\" }"), ErrorKind::config, "stalls.least is \"0 min\"");
   EXPECT_ERROR(load("start: SRUN"), ErrorKind::config, "name is missing");
   EXPECT_ERROR(load("name: \"x\"\nmemory { admission: USE_SPARES }"), ErrorKind::config, "s.textproto:2:10",
                "memory.admission is USE_SPARES");

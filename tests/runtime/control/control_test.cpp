@@ -200,6 +200,42 @@ TEST(ControlChannel, AWorkerGivesSignsOfLifeByItself) {
       eventually([&] { return server.with_server([](ControlServer& s) { return s.worker(0).activity == "3"; }); }));
 }
 
+// Steps are short, then no item begins any more, long before deadlines.step.
+TEST(ControlChannel, AStandstillIsToldByTheMedianOfStepsWithItemsAndStacks) {
+  ServerThread server(2, {.heartbeat = milliseconds(600),
+                          .step = seconds(600),
+                          .stalls = {.factor = 3, .least = milliseconds(300), .steps = 3}});
+  std::atomic<std::uint64_t> begun{0};
+  std::vector<std::unique_ptr<ControlClient>> clients;
+  for (int rank : {0, 1}) {
+    auto options = server.client_options(rank);
+    options.item = [&begun, rank] {
+      const std::uint64_t items = begun;
+      if (rank == 0) return ControlClientOptions::Item{items * 10, 7, "item 7 of 9, layer.1 backward, microbatch 0"};
+      return ControlClientOptions::Item{items, 3, "item 3 of 9, layer.2 forward, microbatch 0"};
+    };
+    options.on_stacks_wanted = [&clients, rank] {
+      clients[static_cast<std::size_t>(rank)]->give_stacks(fmt::format("thread {}", rank));
+    };
+    clients.push_back(ControlClient::connect(options));
+  }
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    begun = step;
+    for (auto& client : clients) client->set_phase("step", step);
+    EXPECT_TRUE(eventually([&] {
+      return server.with_server([&](ControlServer& s) { return s.worker(0).step == step && s.worker(1).step == step; });
+    }));
+  }
+  const ControlEvent event = server.wait_for(Kind::no_progress);
+  EXPECT_TRUE(contains(event.text, "(a step usually takes ")) << event.text;
+  EXPECT_EQ(server.with_server([](ControlServer& s) { return s.worker(1).item; }),
+            "item 3 of 9, layer.2 forward, microbatch 0");
+  EXPECT_EQ(server.with_server([](ControlServer& s) { return s.worker(0).place; }), 7u);
+  server.with_server([](ControlServer& s) { s.ask_for_stacks(); });
+  EXPECT_TRUE(eventually([&] { return server.events(Kind::stacks).size() == 2; }));
+  EXPECT_EQ(server.with_server([](ControlServer& s) { return s.worker(1).stacks; }), "thread 1");
+}
+
 TEST(ControlChannel, LosingTheLauncherOrTheJobEndsTheWorkerOnce) {
   auto server = std::make_unique<ServerThread>(2);
   std::vector<std::promise<std::string>> ends(2);

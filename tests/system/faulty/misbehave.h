@@ -44,21 +44,25 @@ class Trouble {
   Trouble(const RoleContext& context, const Config& config)
       : at_(config.rank() < 0 || config.rank() == context.rank ? config.at() : ""),
         fault_(config.fault()),
-        on_stream_(config.on_stream()) {
+        on_stream_(config.on_stream()),
+        spared_(config.after()) {
     enter("constructor");
   }
   void enter(std::string_view method) const {
-    if (at_ == method && !on_stream_) misbehave(fault_);
+    if (at_ == method && !on_stream_ && is_due()) misbehave(fault_);
   }
   void enter(std::string_view method, Stream& stream) const {
     enter(method);
-    if (at_ == method && on_stream_) stream.run_on_host([how = fault_] { misbehave(how); });
+    if (at_ == method && on_stream_ && is_due()) stream.run_on_host([how = fault_] { misbehave(how); });
   }
   bool is(std::string_view method, std::string_view fault) const { return at_ == method && fault_ == fault; }
 
  private:
+  bool is_due() const { return spared_ == 0 || --spared_ == 0; }
+
   std::string at_, fault_;
   bool on_stream_;
+  mutable int spared_;  // calls until it goes wrong
 };
 
 }  // namespace ananke
