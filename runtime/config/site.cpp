@@ -8,6 +8,7 @@
 #include "runtime/config/rules.h"
 #include "runtime/config/text.h"
 #include "runtime/plugin/search_path.h"
+#include "runtime/topology/host_names.h"
 
 namespace ananke {
 namespace {
@@ -52,6 +53,14 @@ Site load_site(const std::string& name) {
   if (!problems.empty()) {
     const Problem& first = problems.front();
     fail(ErrorKind::config, "{}: {} {}", locate(source, Site::descriptor(), first.path), first.path, first.message);
+  }
+  for (int i = 0; i < site.topology().host_names_size(); ++i) {
+    try {
+      HostNamePattern{site.topology().host_names(i)};
+    } catch (const Error& error) {
+      fail(error.kind(), "{}: {}", locate(source, Site::descriptor(), fmt::format("topology.host_names[{}]", i)),
+           error.what());
+    }
   }
   if (site.memory().admission() == JobMemory::USE_SPARES) {
     fail(ErrorKind::config,
