@@ -19,6 +19,7 @@
 #include "launcher/slurm/command.h"
 #include "launcher/slurm/restarts.h"
 #include "launcher/slurm/srun_launch.h"
+#include "launcher/topology_text.h"
 #include "runtime/base/log.h"
 #include "runtime/base/units.h"
 #include "runtime/checkpoint/folder.h"
@@ -113,6 +114,10 @@ class SlurmStart {
   const std::uint64_t begin_;
 };
 
+std::string run_topology_text(const SrunPlan& plan, const Site& site) {
+  return topology_text(plan.ranks, site.name(), plan.placed_by) + "ranks\n" + rank_list(plan.ranks);
+}
+
 struct RunOptions {
   bool resume = false, requeue = false;
 };
@@ -132,6 +137,7 @@ LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loa
   if (slurm) start.emplace(site, *slurm, run_dir);
   loaded.job.mutable_resolved()->set_started(utc_now());
   write_run_files(run_dir, loaded, site);
+  if (slurm) write_run_topology(run_dir, run_topology_text(*slurm, site));
   open_log(run_dir / "logs" / "launcher.log", "launcher", LogLevel::info);
   LaunchResult result;
   {
@@ -150,7 +156,7 @@ LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loa
 
 int run_job(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, const RunOptions& options) {
   std::optional<SrunPlan> slurm;
-  if (site.start() == Site::SRUN) slurm = plan_srun(site, static_cast<int>(loaded.job.resolved().ranks()));
+  if (site.start() == Site::SRUN) slurm = plan_srun(site, mesh_of(loaded.job.mesh()));
   // Whoever has requeued the job, it was not to begin anew, unless it keeps nothing.
   const bool again = slurm && slurm->restarts > 0 && !loaded.job.checkpoint().none();
   const bool resume = options.resume || again;

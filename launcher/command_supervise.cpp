@@ -15,7 +15,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/process.h"
-#include "runtime/bootstrap/identity.h"
+#include "runtime/bootstrap/node_order.h"
 
 namespace ananke {
 namespace {
@@ -51,7 +51,8 @@ int command_supervise(const Arguments& arguments) {
   if (arguments.words.size() < 2) fail(ErrorKind::usage, "a supervisor is started by `ananke run`, through srun");
   SignalFile signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
   std::signal(SIGPIPE, SIG_IGN);
-  const Identity me = identify_by_slurm([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+  const EnvironmentLookup lookup = [](const char* name) { return static_cast<const char*>(std::getenv(name)); };
+  const Identity me = in_node_order(identify_by_slurm(lookup), lookup);
   TaskReport report{.rank = me.rank, .host = me.host, .step = step_of_environment()};
   const auto oom_before = count_oom_kills();
   try {

@@ -16,7 +16,7 @@
 #include "launcher/stacks.h"
 #include "launcher/worker_signals.h"
 #include "runtime/base/log.h"
-#include "runtime/bootstrap/identity.h"
+#include "runtime/bootstrap/node_order.h"
 #include "runtime/config/job.h"
 #include "runtime/config/site.h"
 #include "runtime/control/control_client.h"
@@ -147,7 +147,8 @@ int command_worker(const Arguments& arguments) {
   const WorkerArguments worker = parse(arguments.words);
   const Site site = load_site(worker.site);
   const ControlDeadlines deadlines = control_deadlines(site);
-  const Identity me = identify(deadlines.join);
+  const Identity me = in_node_order(identify(deadlines.join),
+                                    [](const char* name) { return static_cast<const char*>(std::getenv(name)); });
   open_rank_log(worker, me.rank);
   log_info("rank {} of {} on {} (local {} of {}, node {}), process {}, by {}", me.rank, me.size, me.host, me.local_rank,
            me.local_size, me.node_index, getpid(), me.source);

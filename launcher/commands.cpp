@@ -25,6 +25,7 @@ int command_run(const Arguments& arguments);
 int command_status(const Arguments& arguments);
 int command_submit(const Arguments& arguments);
 int command_supervise(const Arguments& arguments);
+int command_topology(const Arguments& arguments);
 int command_trace(const Arguments& arguments);
 int command_worker(const Arguments& arguments);
 
@@ -34,6 +35,7 @@ std::span<const Command> all_commands() {
       {"submit", "give a job to Slurm: make the site's batch script and submit it", command_submit},
       {"status", "how a job of Slurm and its run are", command_status},
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
+      {"topology", "which ranks are on which nodes, and how far the mesh's axes go there", command_topology},
       {"compare", "two runs: configuration, loss curves, evaluations, speed, bytes, memory", command_compare},
       {"trace", "a traced step: how busy each stream was, gaps, what took the time", command_trace},
       {"plugins", "list the plugins that are found, and those refused with the reason", command_plugins},

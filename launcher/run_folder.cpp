@@ -117,4 +117,6 @@ void write_run_files(const Path& run_dir, const LoadedJob& job, const Site& site
   }
 }
 
+void write_run_topology(const Path& run_dir, const std::string& text) { write_file(run_dir / "topology.txt", text); }
+
 }  // namespace ananke

@@ -42,5 +42,7 @@ std::optional<std::uint64_t> newest_complete_checkpoint(const std::filesystem::p
 // job.textproto and site.textproto, as workers and later resumes read them; each whole or not at all. Throws
 // Error(resource).
 void write_run_files(const std::filesystem::path& run_dir, const LoadedJob& job, const Site& site);
+// topology.txt: which ranks are on which nodes. Likewise.
+void write_run_topology(const std::filesystem::path& run_dir, const std::string& text);
 
 }  // namespace ananke

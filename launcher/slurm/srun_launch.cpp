@@ -5,6 +5,7 @@
 #include "ananke/site.pb.h"
 #include "launcher/slurm/address.h"
 #include "launcher/slurm/probe.h"
+#include "launcher/slurm/topology.h"
 #include "runtime/base/error.h"
 #include "runtime/base/process.h"
 #include "runtime/base/units.h"
@@ -39,9 +40,28 @@ Allocation required_allocation(const Site& site) {
        site.name());
 }
 
+// Nodes in the order of their ranks, of those that live; the others are left over.
+StepLayout lay_out_by_place(const Allocation& allocation, const LiveNodes& nodes, const Site& site,
+                            const MeshShape& mesh, SrunPlan& plan) {
+  const std::string gone = text_of(nodes.gone);
+  const int wanted = ranks_wanted_on_node(site, mesh.ranks());
+  const StepLayout first = lay_out(allocation, nodes.live, gone, mesh.ranks(), wanted);
+  const Places places = places_of_nodes(nodes.live, site, parse_duration(site.slurm().command_deadline()));
+  plan.placed_by = places.source;
+  plan.ranks = map_ranks(places.nodes, mesh, first.ranks_per_node);
+  plan.ranks.notices.insert(plan.ranks.notices.begin(), places.notices.begin(), places.notices.end());
+  std::vector<std::string> ordered = plan.ranks.node_names();
+  if (ordered.size() > 1) {
+    plan.notes.push_back(fmt::format("ranks follow where nodes are, by {}; map {}", places.source, plan.ranks.hash()));
+    plan.notes.insert(plan.notes.end(), plan.ranks.notices.begin(), plan.ranks.notices.end());
+  }
+  for (const NodePlace& node : plan.ranks.unused) ordered.push_back(node.node);
+  return lay_out(allocation, ordered, gone, mesh.ranks(), wanted);
+}
+
 }  // namespace
 
-SrunPlan plan_srun(const Site& site, int ranks) {
+SrunPlan plan_srun(const Site& site, const MeshShape& mesh) {
   const Slurm& profile = site.slurm();
   const std::chrono::milliseconds deadline = parse_duration(profile.command_deadline());
   const Allocation allocation = required_allocation(site);
@@ -51,8 +71,10 @@ SrunPlan plan_srun(const Site& site, int ranks) {
   const SlurmTraits traits = probe_slurm(deadline);
   const auto [mpi, why] = choose_mpi(traits, preferred_mpi(profile));
   const LiveNodes nodes = find_live_nodes(allocation.nodes, deadline);
-  const std::string gone = text_of(nodes.gone);
-  plan.srun.layout = lay_out(allocation, nodes.live, gone, ranks, ranks_wanted_on_node(site, ranks));
+  SrunPlan placed;
+  plan.srun.layout = lay_out_by_place(allocation, nodes, site, mesh, placed);
+  plan.ranks = std::move(placed.ranks);
+  plan.placed_by = std::move(placed.placed_by);
   plan.srun.mpi = mpi;
   plan.srun.flags = {profile.srun_flag().begin(), profile.srun_flag().end()};
   plan.srun.command_deadline = deadline;
@@ -67,9 +89,10 @@ SrunPlan plan_srun(const Site& site, int ranks) {
       "Slurm {} ({}), job {}{}, --mpi={}: {}", traits.version.known() ? traits.version.text : "of an unknown version",
       traits.psslurm ? "psslurm" : "slurmd", allocation.job_id,
       allocation.restarts == 0 ? "" : fmt::format(", restart {}", allocation.restarts), mpi, why));
-  plan.notes.push_back(fmt::format("{} ranks, {} on each of {} nodes; launcher at {}", ranks, layout.ranks_per_node,
-                                   layout.nodes.size(), plan.srun.control_host));
-  if (!gone.empty()) plan.notes.push_back("nodes of the allocation that cannot be used: " + gone);
+  plan.notes.push_back(fmt::format("{} ranks, {} on each of {} nodes; launcher at {}", mesh.ranks(),
+                                   layout.ranks_per_node, layout.nodes.size(), plan.srun.control_host));
+  plan.notes.insert(plan.notes.end(), placed.notes.begin(), placed.notes.end());
+  if (!nodes.gone.empty()) plan.notes.push_back("nodes of the allocation that cannot be used: " + text_of(nodes.gone));
   if (!layout.unused.empty()) plan.notes.push_back("nodes that are not needed: " + joined(layout.unused));
   if (!nodes.problem.empty()) plan.notes.push_back("UNKNOWN which nodes are there: " + nodes.problem);
   return plan;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launcher/slurm/srun_workers.h"
+#include "runtime/topology/rank_map.h"
 
 namespace ananke {
 
@@ -15,10 +16,13 @@ struct SrunPlan {
   std::string job_id;
   int restarts = 0;                // times that Slurm has requeued this job
   std::vector<std::string> notes;  // what was found and chosen, a line each
+  RankMap ranks;                   // which rank is on which node
+  std::string placed_by;           // by what it is known where nodes are
 };
 
-// Asks Slurm, changes nothing. Throws Error(config) outside of an allocation or where the ranks do not fit its live
-// nodes, Error(resource) and Error(stalled) where Slurm does not answer.
-SrunPlan plan_srun(const Site& site, int ranks);
+// Ranks are laid out by where the nodes are (runtime/topology). Asks Slurm, changes nothing. Throws Error(config)
+// outside of an allocation or where the ranks do not fit its live nodes, Error(resource) and Error(stalled) where Slurm
+// does not answer.
+SrunPlan plan_srun(const Site& site, const MeshShape& mesh);
 
 }  // namespace ananke

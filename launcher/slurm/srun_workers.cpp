@@ -12,6 +12,7 @@
 #include "launcher/slurm/command.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/bootstrap/node_order.h"
 
 namespace ananke {
 namespace {
@@ -88,6 +89,9 @@ void SrunWorkers::start(const Variables& variables) {
   process.program = find_program("srun");
   process.arguments = words;
   process.environment = changed_environment(variables);
+  std::string nodes;
+  for (const std::string& node : srun_.layout.nodes) nodes += (nodes.empty() ? "" : ",") + node;
+  set_variable(process.environment, nodes_variable, nodes);  // by which workers know their ranks
   std::erase_if(process.environment, is_variable_of_srun);
   Descriptor output, errors;
   output_ = make_pipe(output);
