@@ -73,6 +73,36 @@ TEST_F(SlurmRun, TwoNodesTrainAsOneMachineDoes) {
   EXPECT_NE(place_of(3, "none").text.find("by Slurm's environment"), std::string::npos);
 }
 
+// Slurm numbers its tasks by the nodes' names; here every other node is behind another switch, as a scontrol of the
+// test's own says. The ranks, and so the losses, are those of the mesh.
+TEST_F(SlurmRun, RanksFollowTheSwitchesNotSlurmsNumbers) {
+  write("scontrol",
+        "#!/bin/sh\n"
+        "[ \"$1 $2\" = \"show topology\" ] || exit 1\n"
+        "echo 'SwitchName=even Level=0 LinkSpeed=1 Nodes=node[0,2]'\n"
+        "echo 'SwitchName=odd Level=0 LinkSpeed=1 Nodes=node[1,3]'\n"
+        "echo 'SwitchName=top Level=1 LinkSpeed=1 Nodes=node[0-3] Switches=even,odd'\n");
+  std::filesystem::permissions(folder / "scontrol", std::filesystem::perms::owner_all);
+  const std::string before = "export PATH=" + folder.string() + ":$PATH; ";
+  const std::vector<std::string> nodes{"--nodes=4", "--ntasks-per-node=1"}, steps{"--set", "training.steps=8"};
+  const std::vector<std::string> expected{"node0", "node2", "node1", "node3"};
+  for (const std::string mpi : {"pmix", "none"}) {
+    write("site.textproto",
+          fmt::format("name: \"cluster\" start: SRUN network_interface: \"eth0\" slurm {{ mpi: \"{}\" }}\n", mpi));
+    EXPECT_EQ(wait_for_end(submit(nodes, steps, mpi, before)), "COMPLETED");
+    EXPECT_TRUE(says("ranks follow where nodes are, by Slurm's switches", mpi));
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(place_of(rank, mpi).node, expected[static_cast<std::size_t>(rank)]);
+    EXPECT_NE(text_of(folder / mpi / "topology.txt").find("1-1 node2 group even rack even"), std::string::npos);
+  }
+  CommandProcess local({"run", (folder / "job.textproto").string(), "--run-dir", (folder / "local").string(), "--set",
+                        "training.steps=8"},
+                       folder / "local.out");
+  EXPECT_EQ(local.wait(), 0) << local.output();
+  EXPECT_EQ(losses("local").size(), 8u);
+  EXPECT_EQ(losses("pmix"), losses("local"));
+  EXPECT_EQ(losses("none"), losses("local"));
+}
+
 TEST_F(SlurmRun, AKilledWorkerEndsTheJobOnAllNodesAndIsNamed) {
   const std::string job = submit(two_nodes);
   ASSERT_TRUE(says(" 2/100000"));
