@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -28,6 +29,29 @@ namespace ananke {
 namespace {
 
 constexpr std::chrono::seconds longest_finalizing(2);
+
+// While it lives, writing to a socket whose other end is gone raises no signal in this thread, nor ever in one that it
+// starts meanwhile. The library writes to clients, which may have been killed while they connected.
+class BlockedPipeSignal {
+ public:
+  BlockedPipeSignal() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~BlockedPipeSignal() {
+    if (sigismember(&before_, SIGPIPE) == 1) return;
+    const timespec now{};
+    while (sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  BlockedPipeSignal(const BlockedPipeSignal&) = delete;
+  BlockedPipeSignal& operator=(const BlockedPipeSignal&) = delete;
+
+ private:
+  sigset_t pipe_, before_;
+};
 
 // Callbacks come on the library's thread and know of no object: the one server's state is here.
 struct Shared {
@@ -225,6 +249,7 @@ void start_server(const std::string& folder, const std::string& job) {
 
 PmixServer::PmixServer(int ranks) : folder_(make_folder()), job_(fmt::format("ananke.{}.{}", host_name(), getpid())) {
   ANANKE_CHECK(!std::exchange(shared().used, true), "a second PMIx server in one process");
+  const BlockedPipeSignal no_pipe_signal;
   int wake[2];
   if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorKind::resource, "pipe: {}", std::strerror(errno));
   wake_read_ = Descriptor(wake[0]);
@@ -283,6 +308,7 @@ void PmixServer::describe_job(int ranks) {
 // Of a client that was killed while it connected the library may keep a lock taken, and finalizing then waits for it
 // for ever. What failed must be told all the same, so the library is left as it is after a while.
 PmixServer::~PmixServer() {
+  const BlockedPipeSignal no_pipe_signal;
   const auto ended = std::make_shared<std::promise<void>>();
   std::thread finalizing([ended] {
     PMIx_server_finalize();

@@ -10,7 +10,7 @@
 namespace ananke {
 
 // One per process, ever: libpmix 4.2 cannot start its server again after it has been finalised (its listener aborts the
-// process). Threads of the library start with the signal mask of the caller.
+// process). Threads of the library start with the signal mask of the caller, and SIGPIPE blocked.
 class PmixServer {
  public:
   // Throws Error(resource) with PMIx's reason and the version; Error(internal) the second time.

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "launcher/pmix_server.h"
 #include "tests/launcher/launch_fixture.h"
 
 namespace ananke {
@@ -119,6 +120,29 @@ TEST_F(WorkerFailure, ProgramThatCannotBeExecuted) {
   result = launch(made);
   EXPECT_EQ(result.exit_code, 9);
   EXPECT_TRUE(contains(result.report, "ananke: cannot execute")) << result.report;
+}
+
+// In a process of its own: libpmix serves once.
+[[noreturn]] void look_at_threads_of_a_server() {
+  const PmixServer server(1);
+  int threads = 0, safe = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(getpid())) continue;
+    ++threads;
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;) {
+      if (word != "SigBlk:") continue;
+      std::uint64_t blocked = 0;
+      status >> std::hex >> blocked >> std::dec;
+      safe += static_cast<int>(blocked >> (SIGPIPE - 1) & 1);
+    }
+  }
+  _exit(threads > 0 && safe == threads ? 0 : 1);
+}
+
+// What it writes to clients that were killed while they connected.
+TEST(PmixServerThreads, CannotEndTheLauncherByWritingToOneThatIsGone) {
+  EXPECT_EXIT(look_at_threads_of_a_server(), ::testing::ExitedWithCode(0), "");
 }
 
 using LocalLaunch = LaunchTest;
