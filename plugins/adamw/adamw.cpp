@@ -18,6 +18,7 @@ class AdamW final : public Optimizer {
   double cost(const Parameter& parameter) const override { return static_cast<double>(parameter.shape.elements()); }
   std::vector<StateTensor> states(const Parameter&) const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
   double learning_rate() const override { return config_.lr(); }
+  bool stores_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
 
   void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) override {
     update(stream, operators, a, a.weight.elements());

@@ -28,6 +28,7 @@ class BackendCuda final : public Backend {
   ~BackendCuda() override;
 
   bool computes_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
+  bool stores_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
   std::string determinism() const override;
   std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override;
   std::vector<PlanLine> in_use() override;

@@ -5,6 +5,7 @@
 
 #include "plugins/fsdp/fsdp.pb.h"
 #include "plugins/fsdp/gatherer.h"
+#include "plugins/fsdp/owned.h"
 #include "plugins/fsdp/reducer.h"
 #include "plugins/fsdp/slots.h"
 #include "runtime/base/log.h"
@@ -19,11 +20,10 @@ using fsdp::Gatherer;
 using fsdp::Reducer;
 using fsdp::Slots;
 
-// Everything that is allocated, in f32 elements.
+// Everything that is allocated.
 struct Layout {
-  std::vector<std::int64_t> begin;  // of each unit's range in this rank's flat buffers
-  std::int64_t owned = 0;
-  Slots weights, gradients;  // empty where no unit is cut
+  fsdp::OwnedRanges owned;   // in the weights, and in their gradients
+  Slots weights, gradients;  // empty where no unit has a home
   fsdp::ReduceMemory reduce;
   fsdp::GatherMemory gather;
 };
@@ -33,24 +33,40 @@ int count_blocks(std::uint32_t asked, const ParameterTable& table) {
 }
 
 Layout make_layout(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                   const plugin::Fsdp& config, int node_ranks, DType compute) {
+                   const plugin::Fsdp& config, int node_ranks, DType compute, DType stored) {
   Layout layout;
-  for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
-    layout.begin.push_back(layout.owned);
-    layout.owned += placement.unit(unit, at).range();
-  }
+  layout.owned = fsdp::owned_ranges(table, placement, at, stored);
   const bool cut = placement.mesh().shard > 1;
-  if (cut || compute != DType::f32) {
+  if (cut || compute != stored) {
     const int all = static_cast<int>(table.blocks().size());
     layout.weights = fsdp::assign_slots(
-        table, placement, config.reshard_after_forward() ? count_blocks(config.prefetch_blocks(), table) : all,
-        compute);
+        table, placement, config.reshard_after_forward() ? count_blocks(config.prefetch_blocks(), table) : all, compute,
+        stored);
   }
-  if (!cut) return layout;
-  layout.gradients = fsdp::assign_slots(table, placement, count_blocks(config.reduce_blocks(), table));
-  layout.reduce = fsdp::reduce_memory(table, placement, config);
-  layout.gather = fsdp::gather_memory(table, placement, at, config, node_ranks, compute);
+  if (cut || stored != DType::f32) {
+    layout.gradients =
+        fsdp::assign_slots(table, placement, count_blocks(config.reduce_blocks(), table), DType::f32, stored);
+    layout.reduce = fsdp::reduce_memory(table, placement, config, stored);
+  }
+  if (cut) layout.gather = fsdp::gather_memory(table, placement, at, config, node_ranks, compute, stored);
   return layout;
+}
+
+// What is stored in bf16 travels as it is: a wire of FP32, the default, would carry zeros beside it.
+plugin::Fsdp for_stored(plugin::Fsdp config, DType stored) {
+  if (stored == DType::f32) return config;
+  const auto of = [](const char* field, plugin::Fsdp::Gather format) {
+    if (format == plugin::Fsdp::FP8_E4M3) {
+      fail(ErrorKind::config,
+           "fsdp: {} is FP8_E4M3, which is made of f32 weights, but training.weights is BF16; set {}: BF16, or remove "
+           "training.weights",
+           field, field);
+    }
+    return plugin::Fsdp::BF16;
+  };
+  config.set_gather_dense(of("gather_dense", config.gather_dense()));
+  config.set_gather_experts(of("gather_experts", config.gather_experts()));
+  return config;
 }
 
 std::size_t bytes_of(std::int64_t elements) { return static_cast<std::size_t>(elements) * sizeof(float); }
@@ -58,8 +74,9 @@ std::size_t bytes_of(std::int64_t elements) { return static_cast<std::size_t>(el
 class Fsdp final : public Parameters {
  public:
   Fsdp(const RoleContext& context, const plugin::Fsdp& config)
-      : config_(config),
+      : config_(for_stored(config, stored_type(context.job))),
         compute_type_(compute_type(context.job)),
+        stored_type_(stored_type(context.job)),
         rank_(context.rank),
         node_ranks_(std::min(context.node_ranks, context.mesh.shard)),
         at_(coordinates(context.mesh, context.rank)) {
@@ -72,20 +89,21 @@ class Fsdp final : public Parameters {
   ~Fsdp() override { wait_quietly(); }
 
   bool gathers_into(DType type) const override { return type == DType::f32 || type == DType::bf16; }
+  bool stores_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
 
   std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
-    const Layout layout = make_layout(table, placement, at_, config_, node_ranks_, compute_type_);
+    const Layout layout = make_layout(table, placement, at_, config_, node_ranks_, compute_type_, stored_type_);
     std::vector<PlanLine> lines;
-    const auto add = [&](const char* purpose, std::int64_t elements) {
-      if (elements > 0) lines.push_back({purpose, Place::device, bytes_of(elements)});
-    };
-    add("weights", layout.owned);
-    add("gradients", layout.owned);
-    add("gather slots", layout.weights.elements);
-    add("gradient slots", layout.gradients.elements + layout.reduce.landing);
     const auto add_bytes = [&](const char* purpose, std::int64_t bytes) {
       if (bytes > 0) lines.push_back({purpose, Place::device, static_cast<std::uint64_t>(bytes)});
     };
+    const auto add = [&](const char* purpose, std::int64_t elements) {
+      if (elements > 0) lines.push_back({purpose, Place::device, bytes_of(elements)});
+    };
+    add_bytes("weights", layout.owned.bytes);
+    add_bytes("gradients", layout.owned.bytes);
+    add("gather slots", layout.weights.elements);
+    add("gradient slots", layout.gradients.elements + layout.reduce.landing);
     add_bytes("gather wire", layout.gather.staging + layout.gather.node_staging);
     add_bytes("node copies", layout.gather.node_copies);
     add_bytes("fp8 tables", layout.gather.tables);
@@ -99,7 +117,9 @@ class Fsdp final : public Parameters {
 
   std::vector<CollectiveUse> exchanges(const ParameterTable& table, const Placement& placement) const override {
     std::vector<CollectiveUse> uses = fsdp::gather_exchanges(table, placement, at_, config_, node_ranks_);
-    for (CollectiveUse& use : fsdp::reduce_exchanges(table, placement, at_, config_)) uses.push_back(std::move(use));
+    for (CollectiveUse& use : fsdp::reduce_exchanges(table, placement, at_, config_, stored_type_)) {
+      uses.push_back(std::move(use));
+    }
     return uses;
   }
 
@@ -179,6 +199,7 @@ class Fsdp final : public Parameters {
 
   plugin::Fsdp config_;
   DType compute_type_;  // of wire segments in use
+  DType stored_type_;   // of owned ones
   int rank_;            // in the world
   int node_ranks_;      // of the shard axis on this node, as far as can be known before start
   MeshCoordinates at_;
@@ -186,9 +207,8 @@ class Fsdp final : public Parameters {
   Stream* network_ = nullptr;
   Stream* nvlink_ = nullptr;
   std::unique_ptr<Event> turn_;  // from one stream to the other at begin() and finish()
-  std::int64_t owned_ = 0;
   Buffer weights_, gradients_, gather_slots_, gradient_slots_, gather_wire_, node_copies_, tables_, reduce_wire_;
-  std::vector<TensorView> masters_;
+  std::vector<SegmentViews> masters_;
   std::vector<SegmentViews> whole_;  // the masters of units that are not cut
   std::vector<OwnedFragment> fragments_;
   std::unique_ptr<Gatherer> gatherer_;  // none where units are used as they are owned
@@ -215,17 +235,17 @@ void Fsdp::start(const StartContext& context) {
         "unequal numbers of them; no copy is kept, and weights are gathered twice over the network",
         mesh.shard);
   }
-  Layout layout = make_layout(context.table, context.placement, at_, config_, context.node.size(), compute_type_);
-  owned_ = layout.owned;
+  Layout layout =
+      make_layout(context.table, context.placement, at_, config_, context.node.size(), compute_type_, stored_type_);
   Arena& memory = device.memory();
-  weights_ = memory.allocate(bytes_of(owned_), "weights");
-  gradients_ = memory.allocate(bytes_of(owned_), "gradients");
-  const std::int64_t gradient_slots = layout.gradients.elements + layout.reduce.landing;
-  gather_slots_ = memory.allocate(bytes_of(layout.weights.elements), "gather slots");
-  gradient_slots_ = memory.allocate(bytes_of(gradient_slots), "gradient slots");
   const auto allocate = [&](std::int64_t bytes, const char* purpose) {
     return memory.allocate(static_cast<std::size_t>(bytes), purpose);
   };
+  weights_ = allocate(layout.owned.bytes, "weights");
+  gradients_ = allocate(layout.owned.bytes, "gradients");
+  const std::int64_t gradient_slots = layout.gradients.elements + layout.reduce.landing;
+  gather_slots_ = memory.allocate(bytes_of(layout.weights.elements), "gather slots");
+  gradient_slots_ = memory.allocate(bytes_of(gradient_slots), "gradient slots");
   gather_wire_ = allocate(layout.gather.staging + layout.gather.node_staging, "gather wire");
   node_copies_ = allocate(layout.gather.node_copies, "node copies");
   tables_ = allocate(layout.gather.tables, "fp8 tables");
@@ -233,20 +253,17 @@ void Fsdp::start(const StartContext& context) {
   for (const Buffer* buffer : {&weights_, &gradients_}) device.zero(*compute_, buffer->data(), buffer->bytes());
   compute_->synchronize();
 
-  const TensorView weights = weights_.view(DType::f32, {owned_});
-  const TensorView gradients = gradients_.view(DType::f32, {owned_});
-  std::vector<TensorView> owned;
-  for (std::size_t unit = 0; unit < layout.begin.size(); ++unit) {
+  std::vector<SegmentViews> owned;
+  for (std::size_t unit = 0; unit < layout.owned.begin.size(); ++unit) {
     const UnitPlacement& place = context.placement.unit(static_cast<int>(unit), at_);
-    masters_.push_back(weights.slice(layout.begin[unit], place.range()));
-    whole_.push_back(place.ranks == 1 ? segments_of(masters_.back(), place) : SegmentViews{});
-    owned.push_back(gradients.slice(layout.begin[unit], place.range()));
+    masters_.push_back(fsdp::owned_in(weights_, layout.owned.begin[unit], place, stored_type_));
+    whole_.push_back(place.ranks == 1 ? masters_.back() : SegmentViews{});
+    owned.push_back(fsdp::owned_in(gradients_, layout.owned.begin[unit], place, stored_type_));
   }
   for (const Fragment& f : context.placement.fragments(rank_)) {
-    fragments_.push_back({f, masters_[at(f.unit)].slice(f.offset_in_range, f.count),
-                          owned[at(f.unit)].slice(f.offset_in_range, f.count)});
+    fragments_.push_back({f, fsdp::fragment_in(masters_[at(f.unit)], f), fsdp::fragment_in(owned[at(f.unit)], f)});
   }
-  if (mesh.shard > 1 || compute_type_ != DType::f32) {
+  if (mesh.shard > 1 || compute_type_ != stored_type_) {
     const auto bytes = [](const Buffer& buffer, std::int64_t count, std::int64_t begin = 0) {
       return count > 0 ? buffer.view(DType::u8, {count}, static_cast<std::size_t>(begin)) : TensorView{};
     };
@@ -256,13 +273,15 @@ void Fsdp::start(const StartContext& context) {
                                     .node_staging = bytes(gather_wire_, sizes.node_staging, sizes.staging),
                                     .node_copies = bytes(node_copies_, sizes.node_copies),
                                     .tables = bytes(tables_, sizes.tables)};
-    gatherer_ = std::make_unique<Gatherer>(context, config_, compute_type_, std::move(layout.weights), masters_,
-                                           regions, count_blocks(config_.prefetch_blocks(), context.table));
+    gatherer_ = std::make_unique<Gatherer>(context, config_, compute_type_, stored_type_, std::move(layout.weights),
+                                           masters_, regions, count_blocks(config_.prefetch_blocks(), context.table));
   }
-  const TensorView slots = mesh.shard > 1 ? gradient_slots_.view(DType::f32, {gradient_slots}) : TensorView{};
+  const TensorView slots =
+      mesh.shard > 1 || stored_type_ != DType::f32 ? gradient_slots_.view(DType::f32, {gradient_slots}) : TensorView{};
   const TensorView chunks =
       layout.reduce.chunks > 0 ? reduce_wire_.view(DType::u8, {layout.reduce.chunks}) : TensorView{};
-  reducer_ = std::make_unique<Reducer>(context, config_, std::move(layout.gradients), std::move(owned), slots, chunks);
+  reducer_ = std::make_unique<Reducer>(context, config_, stored_type_, std::move(layout.gradients), std::move(owned),
+                                       slots, chunks);
 }
 
 }  // namespace

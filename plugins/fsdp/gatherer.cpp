@@ -49,10 +49,15 @@ bool lands_at_home(GatherFormat format, DType compute) {
          (format == plugin::Fsdp::BF16 && compute == DType::bf16);
 }
 
+// What is sent is the owner's own array.
+bool leaves_as_stored(GatherFormat format, DType stored) {
+  return format == (stored == DType::bf16 ? plugin::Fsdp::BF16 : plugin::Fsdp::FP32);
+}
+
 }  // namespace
 
 GatherMemory gather_memory(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                           const plugin::Fsdp& config, int node_ranks, DType compute) {
+                           const plugin::Fsdp& config, int node_ranks, DType compute, DType stored) {
   GatherMemory memory;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
     if (!is_cut(placement, unit, at)) continue;
@@ -66,7 +71,7 @@ GatherMemory gather_memory(const ParameterTable& table, const Placement& placeme
       memory.node_staging = std::max(memory.node_staging, slice * node_ranks);
     }
     const bool direct = !copied && lands_at_home(format, compute);
-    if (direct && format == plugin::Fsdp::FP32) continue;
+    if (direct && leaves_as_stored(format, stored)) continue;
     const std::int64_t arrives = direct ? 0 : copied ? slice_of(wire, node_ranks) * node_ranks : wire.parts;
     memory.staging = std::max(memory.staging, aligned(aligned(wire.part) + arrives));
     if (format == plugin::Fsdp::FP8_E4M3) {
@@ -94,8 +99,8 @@ std::vector<CollectiveUse> gather_exchanges(const ParameterTable& table, const P
   return uses;
 }
 
-Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, DType compute, Slots slots,
-                   std::vector<TensorView> masters, const Regions& regions, int blocks_ahead)
+Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, DType compute, DType stored, Slots slots,
+                   std::vector<SegmentViews> masters, const Regions& regions, int blocks_ahead)
     : table_(context.table),
       node_(context.node),
       device_(context.backend.device()),
@@ -111,12 +116,12 @@ Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, DTyp
   for (std::size_t unit = 0; unit < masters.size(); ++unit) {
     const int index = static_cast<int>(unit);
     const UnitPlacement& place = context.placement.unit(index, context.at);
-    const bool fetched = has_home(context.placement, index, context.at, compute);
+    const bool fetched = has_home(context.placement, index, context.at, compute, stored);
     units_.push_back(
         {.axis = &axis_of(context, index),
          .place = place,
          .master = masters[unit],
-         .home = fetched ? regions.homes.slice(slots_.offset[unit], home_elements(place, compute)) : masters[unit],
+         .home = fetched ? regions.homes.slice(slots_.offset[unit], home_elements(place, compute)) : TensorView{},
          .fetched = fetched,
          .gathered = device_.make_event(),
          .released = device_.make_event()});
@@ -222,7 +227,7 @@ void Gatherer::promise(const Use& use) {
 }
 
 SegmentViews Gatherer::home_of(const Unit& unit) const {
-  return unit.fetched ? segments_in(unit.home, unit.place, compute_type_) : segments_of(unit.home, unit.place);
+  return unit.fetched ? segments_in(unit.home, unit.place, compute_type_) : unit.master;
 }
 
 bool Gatherer::is_direct(const Unit& unit) const {
@@ -241,7 +246,7 @@ void Gatherer::gather(Unit& unit, bool keep) {
 
 // Of a unit that is not cut, into its home in bf16.
 void Gatherer::round_master(const Unit& unit) {
-  const SegmentViews masters = segments_of(unit.master, unit.place), homes = home_of(unit);
+  const SegmentViews &masters = unit.master, homes = home_of(unit);
   const TensorView &wire = homes[UnitSegment::wire], &small = homes[UnitSegment::fp32];
   if (wire.elements() > 0) wire_->to_bf16(network_, {as_row(masters[UnitSegment::wire]), 0, as_row(wire)});
   if (small.elements() > 0) device_.copy(network_, small.data, masters[UnitSegment::fp32].data, small.bytes());
@@ -250,23 +255,21 @@ void Gatherer::round_master(const Unit& unit) {
 // Segment by segment: what a segment gathers is its array.
 void Gatherer::gather_over_axis(Unit& unit, bool keep) {
   const SegmentViews homes = home_of(unit);
-  const auto master = [&](UnitSegment which) {
-    return unit.master.slice(unit.place.range_begin(which), unit.place.segment(which).range);
-  };
   const bool staged = !is_direct(unit), small = unit.place.segment(UnitSegment::fp32).range > 0;
   const TensorView arrived =
       staged ? staging_.slice(aligned(unit.wire.part), unit.node_copy ? unit.wire.whole() : unit.wire.parts)
              : TensorView{};
   const TensorView small_home = bytes_of(homes[UnitSegment::fp32]);
   if (unit.wire.part > 0) {
-    const bool as_it_is = unit.wire.format == plugin::Fsdp::FP32;
-    const TensorView part = as_it_is ? bytes_of(master(UnitSegment::wire)) : staging_.slice(0, unit.wire.part);
+    const TensorView& master = unit.master[UnitSegment::wire];
+    const bool as_it_is = leaves_as_stored(unit.wire.format, master.dtype);
+    const TensorView part = as_it_is ? bytes_of(master) : staging_.slice(0, unit.wire.part);
     if (!as_it_is) pack(unit, part);
     unit.axis->all_gather(network_, part,
                           staged ? arrived.slice(0, unit.wire.parts) : bytes_of(homes[UnitSegment::wire]));
   }
   if (small) {
-    unit.axis->all_gather(network_, bytes_of(master(UnitSegment::fp32)),
+    unit.axis->all_gather(network_, bytes_of(unit.master[UnitSegment::fp32]),
                           unit.node_copy ? arrived.slice(unit.wire.parts, unit.wire.fp32) : small_home);
   }
   if (staged) unpack(network_, unit, arrived);
@@ -290,8 +293,7 @@ void Gatherer::gather_from_node(Unit& unit) {
 }
 
 void Gatherer::pack(Unit& unit, const TensorView& part) {
-  const std::int64_t range = unit.place.segment(UnitSegment::wire).range;
-  const TensorView values = unit.master.slice(unit.place.range_begin(UnitSegment::wire), range);
+  const TensorView& values = unit.master[UnitSegment::wire];
   if (unit.wire.format == plugin::Fsdp::BF16) {
     wire_->to_bf16(network_, {as_row(values), 0, as_row(typed(part, DType::bf16))});
   } else {

@@ -1,5 +1,6 @@
 // Brings whole units of weights into their homes, ahead of use, as the job computes with them: in bf16 also a unit that
-// is whole on its owner is rounded into a home.
+// is whole on its owner is rounded into a home, unless the owner stores it in bf16 already. What is stored in bf16
+// travels as it is.
 //
 // A unit stays in its home until another one's gather needs the memory, so what is still there is not gathered again:
 // not for the next microbatch of the same block, not at the turn from forward to backward. All decisions follow from
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "plugins/fsdp/gather_wire.h"
+#include "plugins/fsdp/owned.h"
 #include "plugins/fsdp/slots.h"
 #include "runtime/roles/parameters.h"
 
@@ -33,9 +35,10 @@ struct GatherMemory {
   std::int64_t node_copies = 0;
   std::int64_t tables = 0;  // of the pieces of FP8_E4M3
 };
-// `node_ranks`: of the shard axis on this rank's node; 1: no copies. `compute`: of wire segments in homes.
+// `node_ranks`: of the shard axis on this rank's node; 1: no copies. Of wire segments, `compute` is their type in homes
+// and `stored` at owners.
 GatherMemory gather_memory(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                           const plugin::Fsdp& config, int node_ranks, DType compute);
+                           const plugin::Fsdp& config, int node_ranks, DType compute, DType stored);
 
 // The largest gather of each axis.
 std::vector<CollectiveUse> gather_exchanges(const ParameterTable& table, const Placement& placement,
@@ -47,10 +50,10 @@ class Gatherer {
     TensorView homes;                                       // f32 [slots.elements]
     TensorView staging, node_staging, node_copies, tables;  // u8, as GatherMemory
   };
-  // masters: this rank's range of each unit, f32 [range()]; a unit without a home is its own (slots.h). `slots` are for
+  // masters: this rank's ranges of each unit (owned.h); a unit without a home is used there (slots.h). `slots` are for
   // wire segments in `compute`.
-  Gatherer(const StartContext& context, const plugin::Fsdp& config, DType compute, Slots slots,
-           std::vector<TensorView> masters, const Regions& regions, int blocks_ahead);
+  Gatherer(const StartContext& context, const plugin::Fsdp& config, DType compute, DType stored, Slots slots,
+           std::vector<SegmentViews> masters, const Regions& regions, int blocks_ahead);
   // The network stream is already ordered after every write to the masters. `schedule` outlives finish().
   void begin(const Schedule& schedule);
   SegmentViews acquire(int item, int unit);
@@ -64,8 +67,9 @@ class Gatherer {
   struct Unit {
     Communicator* axis;  // that the unit is cut over
     UnitPlacement place;
-    TensorView master, home;
-    bool fetched;  // the home is not the master
+    SegmentViews master;
+    TensorView home;  // where the unit is fetched to, if it is not used where it is owned
+    bool fetched;
     GatherWire wire = {};
     TensorView send_table = {}, receive_table = {};  // i64 [pieces, 6], FP8_E4M3
     TensorView node_copy = {};                       // u8, this rank's slice of the gathered bytes; empty: none is kept

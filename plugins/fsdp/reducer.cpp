@@ -22,18 +22,32 @@ std::int64_t chunk_elements(std::int64_t bytes, int ranks) {
   return std::max(alignment, bytes / 4 / ranks / alignment * alignment);
 }
 
+std::int64_t chunk_limit(const plugin::Fsdp& config) { return std::int64_t{config.reduce_chunk_mib()} << 20; }
+
+// What an owner that stores bf16 widens at a time, in memory of `bytes`, to sum it over replicas.
+std::int64_t widened_elements(std::int64_t bytes) { return std::max(alignment, bytes / 4 / alignment * alignment); }
+
+TensorView as_row(const TensorView& view) { return view.reshaped({1, view.elements()}); }
+
 }  // namespace
 
-ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config) {
+ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config,
+                           DType stored) {
   ReduceMemory memory;
-  const std::int64_t limit = std::int64_t{config.reduce_chunk_mib()} << 20;
+  const std::int64_t limit = chunk_limit(config);
+  const bool narrow = stored != DType::f32;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
-    if (!is_cut(placement, unit, {})) continue;
     const std::int64_t range = placement.largest_padded(unit) / placement.unit(unit, {}).ranks;
+    if (narrow && placement.mesh().replicate > 1) {
+      memory.landing = std::max(memory.landing, std::min(range, widened_elements(limit)));
+    }
+    if (!is_cut(placement, unit, {})) continue;
     if (sends_bf16(config, table.units()[static_cast<std::size_t>(unit)].kind)) {
       const int ranks = placement.unit(unit, {}).ranks;
-      memory.chunks = std::max(memory.chunks, std::min(range, chunk_elements(limit, ranks)) * ranks * 4);
-      memory.landing = std::max(memory.landing, placement.unit(unit, {}).segment(UnitSegment::fp32).range);
+      const std::int64_t chunk = std::min(range, chunk_elements(limit, ranks));
+      memory.chunks = std::max(memory.chunks, chunk * ranks * 4);
+      memory.landing = std::max({memory.landing, placement.unit(unit, {}).segment(UnitSegment::fp32).range,
+                                 narrow ? chunk : std::int64_t{0}});
     } else {
       memory.landing = std::max(memory.landing, range);
     }
@@ -42,8 +56,8 @@ ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placeme
 }
 
 std::vector<CollectiveUse> reduce_exchanges(const ParameterTable& table, const Placement& placement,
-                                            const MeshCoordinates& at, const plugin::Fsdp& config) {
-  const std::int64_t limit = std::int64_t{config.reduce_chunk_mib()} << 20;
+                                            const MeshCoordinates& at, const plugin::Fsdp& config, DType stored) {
+  const std::int64_t limit = chunk_limit(config);
   std::vector<CollectiveUse> uses;
   const auto add = [&](const char* axis, CollectiveKind kind, std::int64_t bytes) {
     uses.push_back({axis, kind, static_cast<std::uint64_t>(bytes)});
@@ -59,13 +73,16 @@ std::vector<CollectiveUse> reduce_exchanges(const ParameterTable& table, const P
         add(axis, CollectiveKind::all_to_all, std::min(wire, chunk_elements(limit, place.ranks)) * place.ranks * 2);
       }
     }
-    if (placement.mesh().replicate > 1) add("replicate", CollectiveKind::all_reduce, place.range() * 4);
+    if (placement.mesh().replicate == 1) continue;
+    const std::int64_t at_once =
+        stored == DType::f32 ? place.range() : std::max(small, std::min(wire, widened_elements(limit)));
+    add("replicate", CollectiveKind::all_reduce, at_once * 4);
   }
   return uses;
 }
 
-Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, Slots slots, std::vector<TensorView> owned,
-                 const TensorView& region, const TensorView& chunks)
+Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, DType stored, Slots slots,
+                 std::vector<SegmentViews> owned, const TensorView& region, const TensorView& chunks)
     : table_(context.table),
       replicate_(context.replicate),
       device_(context.backend.device()),
@@ -74,20 +91,22 @@ Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, Slots 
       network_(device_.stream(Resource::network)),
       slots_(std::move(slots)),
       wire_(context.backend.operators().wire),
-      chunk_limit_(std::int64_t{config.reduce_chunk_mib()} << 20),
+      chunk_limit_(chunk_limit(config)),
       chunks_(chunks) {
   if (region) landing_ = region.slice(slots_.elements, region.elements() - slots_.elements);
   for (std::size_t unit = 0; unit < owned.size(); ++unit) {
     const int index = static_cast<int>(unit);
     const UnitPlacement& place = context.placement.unit(index, context.at);
-    const bool cut = is_cut(context.placement, index, context.at);
-    units_.push_back({.axis = &axis_of(context, index),
-                      .place = place,
-                      .bf16 = cut && sends_bf16(config, table_.units()[unit].kind),
-                      .owned = owned[unit],
-                      .home = cut ? region.slice(slots_.offset[unit], place.padded()) : owned[unit],
-                      .computed = device_.make_event(),
-                      .reduced = device_.make_event()});
+    const bool own_home = has_home(context.placement, index, context.at, DType::f32, stored);
+    units_.push_back(
+        {.axis = &axis_of(context, index),
+         .place = place,
+         .bf16 = is_cut(context.placement, index, context.at) && sends_bf16(config, table_.units()[unit].kind),
+         .own_home = own_home,
+         .owned = owned[unit],
+         .home = own_home ? region.slice(slots_.offset[unit], place.padded()) : as_one(owned[unit]),
+         .computed = device_.make_event(),
+         .reduced = device_.make_event()});
   }
 }
 
@@ -96,15 +115,20 @@ void Reducer::begin(const Schedule& schedule) {
   const bool any =
       std::any_of(schedule.begin(), schedule.end(), [](const Item& i) { return i.phase != Phase::forward; });
   if (!any) return;
-  for (const Unit& unit : units_) {
-    if (unit.owned.elements() == 0) continue;
-    // By the stream that first touches the owner's gradient.
-    device_.zero(unit.place.ranks > 1 ? network_ : compute_, unit.owned.data, unit.owned.bytes());
+  for (Unit& unit : units_) {
+    unit.fresh = unit.owned[UnitSegment::wire].dtype != DType::f32;
+    if (!unit.fresh) zero(unit);
   }
 }
 
+// By the stream that first touches the owner's gradient.
+void Reducer::zero(const Unit& unit) {
+  const TensorView owned = bytes_of(unit.owned);
+  if (owned.elements() > 0) device_.zero(unit.own_home ? network_ : compute_, owned.data, owned.bytes());
+}
+
 SegmentViews Reducer::acquire(int unit) {
-  if (at(unit).place.ranks > 1 && !at(unit).open) open(at(unit), unit);
+  if (at(unit).own_home && !at(unit).open) open(at(unit), unit);
   return segments_of(at(unit).home, at(unit).place);
 }
 
@@ -134,44 +158,75 @@ bool Reducer::goes_on(int item, int unit) const {
 
 void Reducer::reduce(int item, const UnitUse& use) {
   Unit& unit = at(use.unit);
-  if (unit.place.ranks > 1) {
+  if (unit.own_home) {
     ANANKE_CHECK(unit.open, "item {} reduces the gradient of unit {}, which it has not acquired", item,
                  table_.units()[static_cast<std::size_t>(use.unit)].name);
     if (goes_on(item, use.unit)) return;
   }
   const TraceSpan span(TraceKind::call,
                        [&] { return TraceText{"reduce " + table_.units()[static_cast<std::size_t>(use.unit)].name}; });
-  if (unit.place.ranks > 1) send(unit);
+  if (unit.own_home) send(unit);
   if (use.last_gradient && replicate_.size() > 1) sum_over_replicas(unit);
 }
 
 void Reducer::send(Unit& unit) {
   compute_.record(*unit.computed);
   network_.wait(*unit.computed);
+  unit.open = false;
+  unit.sent = true;
+  if (unit.place.ranks == 1) {  // the home has all of it
+    add_to_owner(unit, 0, unit.home.slice(0, unit.place.range()));
+    network_.record(*unit.reduced);
+    return;
+  }
   const SegmentViews homes = segments_of(unit.home, unit.place);
   if (unit.bf16) send_in_chunks(unit);
   // What lands in f32 lies at the end of the range: all of it, or the fp32 segment.
   const std::int64_t begin = unit.bf16 ? unit.place.range_begin(UnitSegment::fp32) : 0;
-  const TensorView owned = unit.owned.slice(begin, unit.place.range() - begin);
-  const TensorView landing = landing_.slice(0, owned.elements());
+  const TensorView landing = landing_.slice(0, unit.place.range() - begin);
   for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
     const std::int64_t range = unit.place.segment(which).range;
     if (range == 0 || (unit.bf16 && which == UnitSegment::wire)) continue;
     unit.axis->reduce_scatter(network_, homes[which], landing.slice(unit.place.range_begin(which) - begin, range));
   }
   network_.record(*unit.reduced);  // the home may be used again; landing and owner belong to the network stream
-  if (landing.elements() > 0) elementwise_.add(network_, owned, landing, owned);
-  unit.open = false;
-  unit.sent = true;
-  unit.bytes += (unit.owned.bytes() - (unit.bf16 ? static_cast<std::uint64_t>(begin) * 2 : 0)) *
+  add_to_owner(unit, begin, landing);
+  unit.bytes += static_cast<std::uint64_t>(unit.place.range() * 4 - (unit.bf16 ? begin * 2 : 0)) *
                 static_cast<std::uint64_t>(unit.place.ranks - 1);
+}
+
+// `sums`: f32, of the elements of the range from `begin` on.
+void Reducer::add_to_owner(Unit& unit, std::int64_t begin, const TensorView& sums) {
+  const TensorView &wire = unit.owned[UnitSegment::wire], &small = unit.owned[UnitSegment::fp32];
+  if (wire.dtype == DType::f32) {
+    const TensorView owned = as_one(unit.owned).slice(begin, sums.elements());
+    if (owned.elements() > 0) elementwise_.add(network_, owned, sums, owned);
+    return;
+  }
+  if (begin == 0) add_narrow(wire, sums.slice(0, wire.elements()), unit.fresh);
+  const TensorView small_sums = sums.slice(unit.place.range_begin(UnitSegment::fp32) - begin, small.elements());
+  if (small.elements() > 0 && unit.fresh) {
+    device_.copy(network_, small.data, small_sums.data, small.bytes());
+  } else if (small.elements() > 0) {
+    elementwise_.add(network_, small, small_sums, small);
+  }
+  unit.fresh = false;
+}
+
+void Reducer::add_narrow(const TensorView& owned, const TensorView& sums, bool fresh) {
+  if (owned.elements() == 0) return;
+  if (fresh) {
+    wire_->to_bf16(network_, {as_row(sums), 0, as_row(owned)});
+  } else {
+    elementwise_.add(network_, owned, sums, owned);
+  }
 }
 
 // The wire segment. Chunks are cut the same on all ranks of the axis: their ranges are equally long.
 void Reducer::send_in_chunks(Unit& unit) {
   const std::int64_t range = unit.place.segment(UnitSegment::wire).range, ranks = unit.place.ranks;
   const TensorView home = segments_of(unit.home, unit.place)[UnitSegment::wire].reshaped({ranks, range});
-  const TensorView owned = unit.owned.slice(unit.place.range_begin(UnitSegment::wire), range);
+  const TensorView& owned = unit.owned[UnitSegment::wire];
   const std::int64_t chunk = std::min(range, chunk_elements(chunk_limit_, unit.place.ranks));
   for (std::int64_t begin = 0; begin < range; begin += chunk) {
     const std::int64_t count = std::min(chunk, range - begin), bytes = ranks * count * 2;
@@ -180,19 +235,44 @@ void Reducer::send_in_chunks(Unit& unit) {
     wire_->to_bf16(network_, {home, begin, sent});
     counts_.assign(static_cast<std::size_t>(ranks), count);
     unit.axis->all_to_all(network_, sent, counts_, landed, counts_);
-    wire_->landing_sum(network_, {landed, owned.slice(begin, count), true});
+    const TensorView here = owned.slice(begin, count);
+    if (owned.dtype == DType::f32) {
+      wire_->landing_sum(network_, {landed, here, true});
+    } else {
+      const TensorView sum = landing_.slice(0, count);
+      wire_->landing_sum(network_, {landed, sum, false});
+      add_narrow(here, sum, unit.fresh);
+    }
   }
 }
 
 void Reducer::sum_over_replicas(Unit& unit) {
-  if (unit.owned.elements() == 0) return;
-  if (unit.place.ranks == 1) {  // the compute stream made the owner's gradient
+  if (unit.place.range() == 0) return;
+  if (!unit.own_home) {  // the compute stream made the owner's gradient
     compute_.record(*unit.computed);
     network_.wait(*unit.computed);
   }
-  replicate_.all_reduce(network_, unit.owned, Reduction::sum);
+  const TensorView &wire = unit.owned[UnitSegment::wire], &small = unit.owned[UnitSegment::fp32];
+  if (wire.dtype == DType::f32) {
+    replicate_.all_reduce(network_, as_one(unit.owned), Reduction::sum);
+  } else {
+    sum_narrow_over_replicas(wire);
+    if (small.elements() > 0) replicate_.all_reduce(network_, small, Reduction::sum);
+  }
   const auto size = static_cast<std::uint64_t>(replicate_.size());
-  unit.replica_bytes += 2 * unit.owned.bytes() * (size - 1) / size;
+  unit.replica_bytes += 2 * static_cast<std::uint64_t>(unit.place.range() * 4) * (size - 1) / size;
+}
+
+// The sum is f32, so it is rounded once however many replicas there are; pieces are the same on all of them.
+void Reducer::sum_narrow_over_replicas(const TensorView& owned) {
+  const std::int64_t most = widened_elements(chunk_limit_);
+  for (std::int64_t begin = 0; begin < owned.elements(); begin += most) {
+    const TensorView piece = owned.slice(begin, std::min(most, owned.elements() - begin));
+    const TensorView sum = landing_.slice(0, piece.elements());
+    wire_->from_bf16(network_, piece, sum);
+    replicate_.all_reduce(network_, sum, Reduction::sum);
+    wire_->to_bf16(network_, {as_row(sum), 0, as_row(piece)});
+  }
 }
 
 Traffic Reducer::traffic() const {
@@ -213,6 +293,7 @@ void Reducer::finish() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     ANANKE_CHECK(!units_[unit].open, "the schedule ends and the gradient of unit {} was not reduced",
                  table_.units()[unit].name);
+    if (std::exchange(units_[unit].fresh, false)) zero(units_[unit]);  // no item made one
   }
 }
 

@@ -5,13 +5,16 @@
 // over runs at the owner in schedule order, over replicas once, at the step's last gradient.
 // BF16_ALL_TO_ALL: instead of the reduce-scatter the wire segment goes out in chunks, rounded to bf16, and the owner
 // adds what landed from all ranks, itself included, in f32 in rank order.
-// A unit that is not cut has the owner's gradient as its home.
+// A unit that is not cut has the owner's gradient as its home, if that is f32. Where owners store bf16, every unit has
+// a home, and what was summed in f32 is added to the owner's gradient and rounded, once for each run and once for the
+// replicas: as often as it is stored.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "plugins/fsdp/fsdp.pb.h"
+#include "plugins/fsdp/owned.h"
 #include "plugins/fsdp/slots.h"
 #include "runtime/roles/parameters.h"
 
@@ -19,21 +22,23 @@ namespace ananke::fsdp {
 
 // What reductions need beside the homes.
 struct ReduceMemory {
-  std::int64_t landing = 0;  // f32 elements: a range before it is added at the owner
+  std::int64_t landing = 0;  // f32 elements: a range before it is added at the owner, or what the owner widens of it
   std::int64_t chunks = 0;   // bytes: bf16 that is sent and that lands
 };
-ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config);
+// `stored`: of wire segments at their owners.
+ReduceMemory reduce_memory(const ParameterTable& table, const Placement& placement, const plugin::Fsdp& config,
+                           DType stored);
 
 // The largest reduction of each axis.
 std::vector<CollectiveUse> reduce_exchanges(const ParameterTable& table, const Placement& placement,
-                                            const MeshCoordinates& at, const plugin::Fsdp& config);
+                                            const MeshCoordinates& at, const plugin::Fsdp& config, DType stored);
 
 class Reducer {
  public:
-  // owned: the owner's gradient of this rank's range of each unit. region: f32 [slots.elements + landing], chunks: u8;
-  // empty where no unit is cut.
-  Reducer(const StartContext& context, const plugin::Fsdp& config, Slots slots, std::vector<TensorView> owned,
-          const TensorView& region, const TensorView& chunks);
+  // owned: the owner's gradient of this rank's ranges of each unit (owned.h). region: f32 [slots.elements + landing],
+  // chunks: u8; empty where no unit has a home.
+  Reducer(const StartContext& context, const plugin::Fsdp& config, DType stored, Slots slots,
+          std::vector<SegmentViews> owned, const TensorView& region, const TensorView& chunks);
   // Both streams are already ordered after what used the gradients before. `schedule` outlives finish().
   void begin(const Schedule& schedule);
   SegmentViews acquire(int unit);
@@ -45,10 +50,13 @@ class Reducer {
   struct Unit {
     Communicator* axis;  // that the unit is cut over
     UnitPlacement place;
-    bool bf16;  // the wire segment's all-to-all
-    TensorView owned, home;
-    bool open = false;                           // the home holds a sum that the owner does not have
-    bool sent = false;                           // the network stream may still read the home
+    bool bf16;      // the wire segment's all-to-all
+    bool own_home;  // items add to a home of its own
+    SegmentViews owned;
+    TensorView home;
+    bool open = false;   // the home holds a sum that the owner does not have
+    bool sent = false;   // the network stream may still read the home
+    bool fresh = false;  // a narrow owner's gradient is not zeroed, but written by the first sum
     std::uint64_t bytes = 0, replica_bytes = 0;  // received, over the axis of the cut and over the replicas
     std::unique_ptr<Event> computed, reduced;
   };
@@ -56,7 +64,11 @@ class Reducer {
   void open(Unit& unit, int index);
   void send(Unit& unit);
   void send_in_chunks(Unit& unit);
+  void zero(const Unit& unit);
+  void add_to_owner(Unit& unit, std::int64_t begin, const TensorView& sums);
+  void add_narrow(const TensorView& owned, const TensorView& sums, bool fresh);
   void sum_over_replicas(Unit& unit);
+  void sum_narrow_over_replicas(const TensorView& owned);
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
   const ParameterTable& table_;

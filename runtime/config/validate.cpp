@@ -106,6 +106,12 @@ Problems check_training(const Training& training) {
     add(&problems, "training.force_balanced_routing",
         "is true while replay_routing is '{}'; a run takes its routing from one of the two", training.replay_routing());
   }
+  if (training.weights() == Training::BF16 && training.compute() != Training::BF16) {
+    add(&problems, "training.weights",
+        "is BF16, but training.compute is {}: weights in bf16 are for jobs that compute in it; set training.compute: "
+        "BF16, or remove training.weights",
+        Training::Compute_Name(training.compute()));
+  }
   return problems;
 }
 

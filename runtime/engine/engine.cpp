@@ -57,6 +57,29 @@ void refuse_unused_roles(const PluginRegistry& plugins) {
   }
 }
 
+// training.weights: every role that touches what owners store.
+void refuse_unable_to_store(const Job& job, const PluginRegistry& plugins, const EngineRoles& roles) {
+  const DType type = stored_type(job);
+  const auto refuse = [&](const char* role, const std::string& name, const char* what) {
+    fail(ErrorKind::config,
+         "training.weights is {}, but {} '{}' {} no {}; remove the setting, or use a plugin that does",
+         Training::Compute_Name(job.training().weights()), role, name, what, name_of(type));
+  };
+  const auto only = [&](const char* role) { return plugins.names(role).at(0); };
+  if (!roles.backend->stores_in(type)) {
+    refuse(Backend::role, only(Backend::role), "stores weights in");
+  }
+  if (!roles.parameters->stores_in(type)) {
+    refuse(Parameters::role, only(Parameters::role), "stores weights in");
+  }
+  for (const OptimizerRule& rule : job.optimizer()) {
+    const auto used = roles.optimizers.find(rule.use());
+    if (used != roles.optimizers.end() && !used->second->stores_in(type)) {
+      refuse(Optimizer::role, rule.use(), "updates weights in");
+    }
+  }
+}
+
 void refuse_unable(const Job& job, const PluginRegistry& plugins, const EngineRoles& roles) {
   const DType type = compute_type(job);
   const auto refuse = [&](const char* role, const char* what) {
@@ -66,6 +89,7 @@ void refuse_unable(const Job& job, const PluginRegistry& plugins, const EngineRo
   };
   if (!roles.backend->computes_in(type)) refuse(Backend::role, "computes in");
   if (!roles.parameters->gathers_into(type)) refuse(Parameters::role, "gathers weights into");
+  refuse_unable_to_store(job, plugins, roles);
   if (job.training().deterministic() && roles.backend->determinism().empty()) {
     fail(ErrorKind::config,
          "training.deterministic is set, but backend '{}' does not promise the same bits in every run; remove the "

@@ -441,6 +441,9 @@ class GuardedBackend final : public Guarded<Backend> {
   bool computes_in(DType type) const override {
     return call("computes_in", [&] { return role_->computes_in(type); });
   }
+  bool stores_in(DType type) const override {
+    return call("stores_in", [&] { return role_->stores_in(type); });
+  }
   std::string determinism() const override {
     return call("determinism", [&] { return role_->determinism(); });
   }

@@ -36,11 +36,15 @@ class GuardedParameters final : public Guarded<Parameters> {
   GuardedParameters(std::unique_ptr<Parameters> role, PluginGuard guard, const RoleContext& context)
       : Guarded(std::move(role), std::move(guard)),
         compute_(compute_type(context.job)),
+        stored_(stored_type(context.job)),
         rank_(context.rank),
         at_(coordinates(context.mesh, context.rank)) {}
 
   bool gathers_into(DType type) const override {
     return call("gathers_into", [&] { return role_->gathers_into(type); });
+  }
+  bool stores_in(DType type) const override {
+    return call("stores_in", [&] { return role_->stores_in(type); });
   }
   std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const override {
     return checked("plan", call("plan", [&] { return role_->plan(table, placement); }));
@@ -51,7 +55,7 @@ class GuardedParameters final : public Guarded<Parameters> {
   void start(const StartContext& context) override {
     placement_ = &context.placement;
     call("start", [&] { role_->start(context); });
-    check_fragments();
+    check_fragments(context.table);
   }
   std::span<const OwnedFragment> fragments() override {
     return call("fragments", [&] { return role_->fragments(); });
@@ -96,7 +100,7 @@ class GuardedParameters final : public Guarded<Parameters> {
                  which == UnitSegment::wire ? wire : DType::f32);
     }
   }
-  void check_fragments() {
+  void check_fragments(const ParameterTable& table) {
     const std::vector<Fragment> owned = placement_->fragments(rank_);
     const std::span<const OwnedFragment> given = fragments();
     guard_.require(given.size() == owned.size(), "fragments", "it gives {}, but the placement has {} on this rank",
@@ -108,11 +112,12 @@ class GuardedParameters final : public Guarded<Parameters> {
                      "number {} is elements {} to {} of parameter {}, but the placement has {} to {} of {} there", i,
                      has.begin, has.begin + has.count, has.parameter, owned[i].begin, owned[i].begin + owned[i].count,
                      owned[i].parameter);
-      check_flat("fragments", "a weight's view", given[i].weight, has.count);
-      check_flat("fragments", "a gradient's view", given[i].gradient, has.count);
+      const DType type = stored_type(table.parameters()[static_cast<std::size_t>(has.parameter)].kind, stored_);
+      check_flat("fragments", "a weight's view", given[i].weight, has.count, type);
+      check_flat("fragments", "a gradient's view", given[i].gradient, has.count, type);
     }
   }
-  DType compute_;
+  DType compute_, stored_;  // of wire segments
   int rank_;
   MeshCoordinates at_;
   const Placement* placement_ = nullptr;
@@ -151,6 +156,9 @@ class GuardedOptimizer final : public Guarded<Optimizer> {
     const double lr = call("learning_rate", [&] { return role_->learning_rate(); });
     guard_.require(std::isfinite(lr), "learning_rate", "it is {}; it must be finite", lr);
     return lr;
+  }
+  bool stores_in(DType type) const override {
+    return call("stores_in", [&] { return role_->stores_in(type); });
   }
   void update(Stream& stream, const OperatorSet& operators, const OptimizerUpdate& a) override {
     traced("update", of_part(a), [&] { role_->update(stream, operators, a); });

@@ -6,6 +6,7 @@
 
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/huggingface.h"
+#include "runtime/engine/stored_values.h"
 
 namespace ananke {
 
@@ -40,6 +41,7 @@ void fill(Device& device, const ParameterTable& table, std::span<const OwnedFrag
       float* values = staging.view(DType::f32, {count}).as<float>();
       make(parameter, fragment.where.begin + done, std::span<float>(values, static_cast<std::size_t>(count)));
       const TensorView to = fragment.weight.slice(done, count);
+      narrow({values, static_cast<std::size_t>(count)}, to.dtype, values);
       device.copy(stream, to.data, values, to.bytes());
       stream.synchronize();  // the staging piece is used again
     }

@@ -20,7 +20,8 @@ void initial_weights(const Parameter& parameter, std::uint64_t seed, double init
 // Host memory that both of the following take while they run.
 std::vector<PlanLine> initial_weights_plan(std::span<const Fragment> owned);
 
-// Fills every owned fragment on the device, by so many host threads. Waits for the copies.
+// Fills every owned fragment on the device, rounded where it is stored narrower, by so many host threads. Waits for the
+// copies.
 void initialise(Device& device, const ParameterTable& table, std::span<const OwnedFragment> fragments,
                 std::uint64_t seed, double initializer_range, int threads = 1);
 // Likewise, with what this rank owns of `weights`; each rank reads its own part only. `router_biases`: f32 [layers, E]

@@ -25,7 +25,7 @@ namespace ananke {
 struct UpdateTarget {
   const OwnedFragment* fragment = nullptr;
   Optimizer* optimizer = nullptr;
-  std::vector<TensorView> states;  // f32 [count] each
+  std::vector<TensorView> states;  // [count] of the weight's type each
 };
 
 // What all updates of one step share.

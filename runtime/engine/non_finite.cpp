@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/engine/stored_values.h"
+
 namespace ananke {
 namespace {
 
@@ -19,7 +21,7 @@ Found find(Device& device, const ParameterTable& table, std::span<const OwnedFra
   std::vector<float> values;
   for (const OwnedFragment& fragment : fragments) {
     values.resize(static_cast<std::size_t>(fragment.where.count));
-    device.read(view(fragment), values.data());
+    read_f32(device, view(fragment), values.data());
     const auto bad = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
     if (bad == values.end()) continue;
     return {&table.parameters()[static_cast<std::size_t>(fragment.where.parameter)],

@@ -2,20 +2,25 @@
 
 #include <algorithm>
 
+#include "runtime/roles/compute_type.h"
+
 namespace ananke {
 namespace {
 
 constexpr std::int64_t alignment = 64;  // elements
 
-std::int64_t aligned(std::int64_t elements) { return (elements + alignment - 1) / alignment * alignment; }
+// Of one state.
+std::size_t state_bytes(std::int64_t elements, DType type) {
+  return static_cast<std::size_t>((elements + alignment - 1) / alignment * alignment) * size_of(type);
+}
 
 Optimizer& optimizer_of(const Fragment& fragment, const std::vector<std::string>& chosen,
                         const OptimizerMap& optimizers) {
   return *optimizers.at(chosen[static_cast<std::size_t>(fragment.parameter)]);
 }
 
-// All first states of fragments one behind the other, then all second ones and so on: where fragments are neighbours
-// in weights and gradients, they are in their states too (Optimizer::update_all).
+// A state is of its weight's type. All first states of fragments one behind the other, then all second ones and so on:
+// where fragments are neighbours in weights and gradients, they are in their states too (Optimizer::update_all).
 void place_states(std::span<UpdateTarget> targets, std::span<const std::vector<StateTensor>> states,
                   const Buffer& memory) {
   std::size_t at = 0;
@@ -25,8 +30,9 @@ void place_states(std::span<UpdateTarget> targets, std::span<const std::vector<S
     for (std::size_t i = 0; i < targets.size(); ++i) {
       if (s >= states[i].size()) continue;
       const std::int64_t count = targets[i].fragment->where.count;
-      targets[i].states.push_back(memory.view(DType::f32, {count}, at));
-      at += static_cast<std::size_t>(aligned(count)) * sizeof(float);
+      const DType type = targets[i].fragment->weight.dtype;
+      targets[i].states.push_back(memory.view(type, {count}, at));
+      at += state_bytes(count, type);
       more = true;
     }
   }
@@ -38,14 +44,14 @@ OptimizerStep::OptimizerStep(const ParameterTable& table, const std::vector<std:
                              const OptimizerMap& optimizers, const MatrixWork& work, Backend& backend,
                              Communicator& shard, Communicator& replicate, std::span<const OwnedFragment> fragments)
     : table_(table), backend_(backend) {
-  std::int64_t total = 0;
+  std::size_t total = 0;
   for (const OwnedFragment& fragment : fragments) {
     const Parameter& parameter = table.parameters()[static_cast<std::size_t>(fragment.where.parameter)];
     Optimizer& optimizer = optimizer_of(fragment.where, chosen, optimizers);
-    total += aligned(fragment.where.count) * static_cast<std::int64_t>(optimizer.states(parameter).size());
+    total += state_bytes(fragment.where.count, fragment.weight.dtype) * optimizer.states(parameter).size();
   }
   Device& device = backend.device();
-  memory_ = device.memory().allocate(static_cast<std::size_t>(total) * sizeof(float), "optimizer state");
+  memory_ = device.memory().allocate(total, "optimizer state");
   if (memory_) device.zero(device.stream(Resource::compute), memory_.data(), memory_.bytes());
 
   std::vector<std::vector<StateTensor>> names;  // of each fragment
@@ -73,14 +79,15 @@ OptimizerStep::OptimizerStep(const ParameterTable& table, const std::vector<std:
 
 std::vector<PlanLine> OptimizerStep::plan(const ParameterTable& table, const std::vector<std::string>& chosen,
                                           const OptimizerMap& optimizers, const MatrixWork& work,
-                                          const OperatorSet& operators, std::span<const Fragment> fragments) {
-  std::int64_t total = 0;
+                                          const OperatorSet& operators, std::span<const Fragment> fragments,
+                                          DType stored) {
+  std::size_t total = 0;
   for (const Fragment& fragment : fragments) {
     const Parameter& parameter = table.parameters()[static_cast<std::size_t>(fragment.parameter)];
-    total += aligned(fragment.count) *
-             static_cast<std::int64_t>(optimizer_of(fragment, chosen, optimizers).states(parameter).size());
+    total += state_bytes(fragment.count, stored_type(parameter.kind, stored)) *
+             optimizer_of(fragment, chosen, optimizers).states(parameter).size();
   }
-  std::vector<PlanLine> lines = {{"optimizer state", Place::device, static_cast<std::uint64_t>(total) * sizeof(float)}};
+  std::vector<PlanLine> lines = {{"optimizer state", Place::device, total}};
   for (PlanLine& line : MatrixStep::plan(work, operators)) {
     if (line.bytes > 0) lines.push_back(std::move(line));
   }
@@ -93,7 +100,7 @@ void OptimizerStep::add_square_sum(StepScalars& scalars) {
     TensorView gradient = targets_[i].fragment->gradient;
     for (++i; i < targets_.size(); ++i) {
       const TensorView& next = targets_[i].fragment->gradient;
-      if (static_cast<std::byte*>(gradient.data) + gradient.bytes() != next.data) break;
+      if (next.dtype != gradient.dtype || static_cast<std::byte*>(gradient.data) + gradient.bytes() != next.data) break;
       gradient.shape = {gradient.elements() + next.elements()};
     }
     backend_.operators().elementwise->square_sum(compute, gradient, scalars.square_sum());

@@ -19,9 +19,10 @@ class OptimizerStep {
   OptimizerStep(const ParameterTable& table, const std::vector<std::string>& chosen, const OptimizerMap& optimizers,
                 const MatrixWork& work, Backend& backend, Communicator& shard, Communicator& replicate,
                 std::span<const OwnedFragment> fragments);
+  // `stored`: of wire segments (compute_type.h); a state is of its weight's type.
   static std::vector<PlanLine> plan(const ParameterTable& table, const std::vector<std::string>& chosen,
                                     const OptimizerMap& optimizers, const MatrixWork& work,
-                                    const OperatorSet& operators, std::span<const Fragment> fragments);
+                                    const OperatorSet& operators, std::span<const Fragment> fragments, DType stored);
 
   // Adds the squares of the owned gradients to scalars.square_sum().
   void add_square_sum(StepScalars& scalars);
@@ -35,7 +36,7 @@ class OptimizerStep {
   struct State {
     const OwnedFragment* fragment;
     std::string name;
-    TensorView values;  // f32 [count]
+    TensorView values;  // [count], of the weight's type
   };
   std::span<const State> states() const { return states_; }
 

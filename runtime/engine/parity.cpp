@@ -15,6 +15,7 @@
 #include "runtime/engine/batch_loader.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/initial_weights.h"
+#include "runtime/engine/stored_values.h"
 #include "runtime/plugin/catalog.h"
 #include "runtime/plugin/registry.h"
 
@@ -96,7 +97,7 @@ Rows rows_of_rank(const Case& parity, int rank, int ranks) {
 void collect_gradients(Engine& engine, const Computed& computed) {
   for (const OwnedFragment& fragment : engine.parameters().fragments()) {
     const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
-    engine.device().read(fragment.gradient, computed.gradient(parameter).data() + fragment.where.begin);
+    read_f32(engine.device(), fragment.gradient, computed.gradient(parameter).data() + fragment.where.begin);
   }
 }
 

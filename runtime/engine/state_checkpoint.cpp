@@ -1,8 +1,9 @@
 #include "runtime/engine/state_checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
+
+#include "runtime/engine/stored_values.h"
 
 namespace ananke {
 namespace {
@@ -40,15 +41,17 @@ std::vector<PlanLine> StateCheckpoint::plan(const ParameterTable& table, std::sp
 
 void StateCheckpoint::fetch(const Tensor& tensor, std::int64_t first, std::span<float> into) {
   Stream& compute = engine_.compute();
-  engine_.device().copy(compute, staging_.data(), tensor.values.as<float>() + first, into.size_bytes());
+  const TensorView piece = tensor.values.slice(first, static_cast<std::int64_t>(into.size()));
+  engine_.device().copy(compute, staging_.data(), piece.data, piece.bytes());
   compute.synchronize();
-  std::memcpy(into.data(), staging_.data(), into.size_bytes());
+  widen(staging_.data(), piece.dtype, into);
 }
 
 void StateCheckpoint::put(const Tensor& tensor, std::int64_t first, std::span<const float> from) {
   Stream& compute = engine_.compute();
-  std::memcpy(staging_.data(), from.data(), from.size_bytes());
-  engine_.device().copy(compute, tensor.values.as<float>() + first, staging_.data(), from.size_bytes());
+  const TensorView piece = tensor.values.slice(first, static_cast<std::int64_t>(from.size()));
+  narrow(from, piece.dtype, staging_.data());
+  engine_.device().copy(compute, piece.data, staging_.data(), piece.bytes());
   compute.synchronize();
 }
 

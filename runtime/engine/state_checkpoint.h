@@ -1,5 +1,6 @@
 // Between the device and checkpoints: weights and optimizer state of what this rank owns, and the routers' biases,
-// which every rank holds and rank 0 writes.
+// which every rank holds and rank 0 writes. In a checkpoint all are f32: what is stored in bf16 (training.weights) is
+// exact there and back; f32 is rounded where it is loaded into bf16.
 #pragma once
 
 #include <optional>

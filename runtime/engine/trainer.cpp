@@ -18,6 +18,7 @@
 #include "runtime/engine/learning_rate.h"
 #include "runtime/engine/non_finite.h"
 #include "runtime/engine/optimizer_rules.h"
+#include "runtime/roles/compute_type.h"
 #include "runtime/telemetry/tables.h"
 
 namespace ananke {
@@ -127,7 +128,7 @@ std::vector<PlanLine> Trainer::plan() const {
   add(StepScalars::plan(RouterBalancing::summary_size(engine_.table()),
                         StepWork::slots(engine_.context().mesh.ranks())));
   add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
-                          engine_.backend().operators(), owned));
+                          engine_.backend().operators(), owned, stored_type(job_)));
   if (!job_.checkpoint().none()) add(StateCheckpoint::plan(engine_.table(), owned));
   if (evaluates_) add(StepScalars::plan());
   add(RoutingTape::plan(job_));
@@ -254,6 +255,12 @@ void Trainer::resume(const ChangesSince& changes) {
   rows_.restore(progress_.batches_position);
   saved_step_ = progress_.step;
   tell_event(RunEvent::RESUMED, fmt::format("resumed from {}", loaded->folder.string()));
+  if (stored_type(job_) != DType::f32 && stored_type(*loaded->job) == DType::f32) {
+    tell_event(RunEvent::RESUMED,
+               fmt::format("training.weights is {}: weights and optimizer state of the checkpoint, which are f32, are "
+                           "rounded to it",
+                           Training::Compute_Name(job_.training().weights())));
+  }
   for (const std::string& reason : loaded->passed_over) tell_event(RunEvent::RESUMED, "passed over: " + reason);
   for (const std::string& change : changed) tell_event(RunEvent::RESUMED, "changed: " + change);
 }

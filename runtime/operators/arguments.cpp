@@ -165,14 +165,14 @@ HeadLoss::Sizes check(const HeadLoss::ForwardBackward& a, DType elements) {
   return n;
 }
 
-void check_add(const TensorView& a, const TensorView& b, const TensorView& y, DType elements) {
+void check_add(const TensorView& a, const TensorView& b, const TensorView& y, DType elements, DType added) {
   expect("add", "a", a, elements, a.shape);
-  expect("add", "b", b, elements, a.shape);
+  expect("add", "b", b, added, a.shape);
   expect("add", "y", y, elements, a.shape);
 }
 
-void check_square_sum(const TensorView& x, const TensorView& sum) {
-  expect("square_sum", "x", x, x.shape);
+void check_square_sum(const TensorView& x, const TensorView& sum, DType elements) {
+  expect("square_sum", "x", x, elements, x.shape);
   expect("square_sum", "sum", sum, DType::f64, {1});
 }
 
@@ -181,8 +181,8 @@ void check_reciprocal(const TensorView& x, const TensorView& y) {
   expect("reciprocal", "y", y, {1});
 }
 
-void check_hash(const TensorView& x, const TensorView& hash) {
-  expect("hash", "x", x, x.shape);
+void check_hash(const TensorView& x, const TensorView& hash, DType elements) {
+  expect("hash", "x", x, elements, x.shape);
   expect("hash", "hash", hash, DType::i64, {2});
 }
 

@@ -32,10 +32,14 @@ Attention::Sizes check(const Attention::Backward& a, DType elements = DType::f32
 HeadLoss::Sizes check(const HeadLoss::Forward& a, DType elements = DType::f32);
 HeadLoss::Sizes check(const HeadLoss::ForwardBackward& a, DType elements = DType::f32);
 
-void check_add(const TensorView& a, const TensorView& b, const TensorView& y, DType elements = DType::f32);
-void check_square_sum(const TensorView& x, const TensorView& sum);
+// `added`: of b
+void check_add(const TensorView& a, const TensorView& b, const TensorView& y, DType elements, DType added);
+inline void check_add(const TensorView& a, const TensorView& b, const TensorView& y, DType elements = DType::f32) {
+  check_add(a, b, y, elements, elements);
+}
+void check_square_sum(const TensorView& x, const TensorView& sum, DType elements = DType::f32);
 void check_reciprocal(const TensorView& x, const TensorView& y);
-void check_hash(const TensorView& x, const TensorView& hash);
+void check_hash(const TensorView& x, const TensorView& hash, DType elements = DType::f32);
 void check(const Elementwise::Clip& a);
 
 // Experts: arguments_experts.cpp
@@ -86,7 +90,7 @@ ExchangeCopySizes check(const Exchange::ExpandBackward& a, DType elements = DTyp
 
 // Optimizers and what travels: arguments_optimizer.cpp
 
-std::int64_t check(const AdamWUpdate::Arguments& a);
+std::int64_t check(const AdamWUpdate::Arguments& a, DType elements = DType::f32);
 std::int64_t check(const Momentum::Accumulate& a);
 std::int64_t check(const Momentum::Apply& a);
 NewtonSchulz::Sizes check(const NewtonSchulz::Arguments& a);

@@ -3,13 +3,13 @@
 
 namespace ananke::arguments {
 
-std::int64_t check(const AdamWUpdate::Arguments& a) {
+std::int64_t check(const AdamWUpdate::Arguments& a, DType elements) {
   constexpr const char* op = "adamw";
   const std::int64_t n = a.weight.elements();
-  expect(op, "weight", a.weight, {n});
-  expect(op, "gradient", a.gradient, {n});
-  expect(op, "exp_avg", a.exp_avg, {n});
-  expect(op, "exp_avg_sq", a.exp_avg_sq, {n});
+  expect(op, "weight", a.weight, elements, {n});
+  expect(op, "gradient", a.gradient, elements, {n});
+  expect(op, "exp_avg", a.exp_avg, elements, {n});
+  expect(op, "exp_avg_sq", a.exp_avg_sq, elements, {n});
   expect(op, "scale", a.scale, {1});
   expect(op, "finite", a.finite, DType::i32, {1});
   ANANKE_CHECK(a.step >= 1, "adamw: steps count from 1");

@@ -8,9 +8,11 @@ namespace ananke {
 class Elementwise {
  public:
   virtual ~Elementwise() = default;
-  // y = a + b; y may be a or b.
+  // y = a + b; y may be a or b. A backend that stores gradients in a narrower type (Backend::stores_in) also adds f32 b
+  // to a and y of that type: the sum is f32, rounded to nearest once.
   virtual void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) = 0;
-  // sum[0] += sum of x^2, accumulated in f64 (so it is finite exactly when every x is). f32 x, f64 [1] sum.
+  // sum[0] += sum of x^2, accumulated in f64 (so it is finite exactly when every x is). f32 x, or of a type
+  // that the backend stores in; f64 [1] sum.
   virtual void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) = 0;
   // y[0] = 1 / x[0], or 0 when x[0] is 0. f64 [1] x, f32 [1] y: the loss scale from a token count.
   virtual void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) = 0;
@@ -26,7 +28,8 @@ class Elementwise {
   virtual void clip(Stream& stream, const Clip& a) = 0;
   // A hash of x's bits: hash[0] = sum over elements i of splitmix64(i x 2^32 + bits of x[i]), modulo 2^64, so that it
   // is the same in whatever order it is summed; hash[1] = its complement, so that a maximum over ranks gives the
-  // largest hash and the complement of the smallest. f32 x of less than 2^32 elements, i64 [2] hash.
+  // largest hash and the complement of the smallest. x of less than 2^32 elements, f32 or of a type that the backend
+  // stores in (bits above those of x[i] are 0), i64 [2] hash.
   virtual void hash(Stream& stream, const TensorView& x, const TensorView& hash) = 0;
 };
 

@@ -33,6 +33,9 @@ class Backend {
   virtual ~Backend() = default;
   // Do its operators take activations, and matrices that these are multiplied with, of this type? Pure.
   virtual bool computes_in(DType type) const { return type == DType::f32; }
+  // Do its operators take weights, gradients and optimizer states, as owners store them, of this type (adamw,
+  // square_sum, hash, and add of f32 to them)? Pure.
+  virtual bool stores_in(DType type) const { return type == DType::f32; }
   // How all that it computes and sums has the same bits in every run of a job that asks for it
   // (training.deterministic), in a line; empty where that cannot be promised. Pure until operators() was called, then
   // with what was found there.

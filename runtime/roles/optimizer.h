@@ -8,8 +8,9 @@
 //                              per batch      transform(matrices)         whole matrices of one shape, on their owner
 //                              per fragment   apply(part, direction)      elementwise, where the weight is
 //
-// All calls put work on the stream and return: no allocation, no synchronisation, no peers. Everything is f32. Where
-// the step is not finite (finite[0] is 0 on the device) no weight and no state may change.
+// All calls put work on the stream and return: no allocation, no synchronisation, no peers. Everything is f32, but that
+// weight, gradient and states of a part may all three be of a type that stores_in() says. Where the step is not finite
+// (finite[0] is 0 on the device) no weight and no state may change.
 #pragma once
 
 #include <algorithm>
@@ -29,25 +30,26 @@ namespace ananke {
 enum class OptimizerLayout { any_fragment, whole_matrix };
 
 struct StateTensor {
-  std::string name;  // as checkpointed: "exp_avg"; one f32 element per parameter element, starting at 0
+  std::string name;  // as checkpointed: "exp_avg"; one element per parameter element, starting at 0
 };
 
 // A part of one parameter: elements [begin, begin + count). Of a whole_matrix layout it lies within one matrix.
 struct OptimizerUpdate {
   const Parameter& parameter;
   std::int64_t begin;                  // first element of the part within the parameter
-  TensorView weight, gradient;         // f32 [count]
-  std::span<const TensorView> states;  // f32 [count] each, in the order of states()
+  TensorView weight, gradient;         // [count] of one type
+  std::span<const TensorView> states;  // [count] of the same type each, in the order of states()
   std::uint64_t step;                  // updates applied, this one included: from 1
   double lr_factor;                    // of the job's learning-rate schedule
   TensorView scale;                    // f32 [1], device: multiply the gradient by it
   TensorView finite;                   // i32 [1], device: 0: change nothing
 };
 
-// How many of the first parts lie one behind the other in weight, gradient and every state: at least 1 of any.
+// How many of the first parts lie one behind the other in weight, gradient and every state, and are of one type: at
+// least 1 of any.
 inline std::size_t neighbours(std::span<const OptimizerUpdate> parts) {
   const auto behind = [](const TensorView& a, const TensorView& b) {
-    return static_cast<std::byte*>(a.data) + a.bytes() == b.data;
+    return a.dtype == b.dtype && static_cast<std::byte*>(a.data) + a.bytes() == b.data;
   };
   const auto follows = [&](const OptimizerUpdate& a, const OptimizerUpdate& b) {
     return behind(a.weight, b.weight) && behind(a.gradient, b.gradient) &&
@@ -75,6 +77,8 @@ class Optimizer {
   virtual double cost(const Parameter& parameter) const = 0;
   virtual std::vector<StateTensor> states(const Parameter& parameter) const = 0;
   virtual double learning_rate() const = 0;  // the configured lr, before the factor
+  // Does it update weights of this type, with gradients and states of the same? Pure.
+  virtual bool stores_in(DType type) const { return type == DType::f32; }
 
   // any_fragment.
   virtual void update(Stream&, const OperatorSet&, const OptimizerUpdate&) { missing("update"); }

@@ -52,8 +52,9 @@ inline SegmentViews segments_of(const TensorView& gathered, const UnitPlacement&
 // One owned piece of one parameter, and where it lives.
 struct OwnedFragment {
   Fragment where;
-  TensorView weight;    // f32 [count], master copy
-  TensorView gradient;  // f32 [count], complete after finish()
+  // [count] each, of what the job stores (stored_type in compute_type.h).
+  TensorView weight;    // master copy
+  TensorView gradient;  // complete after finish()
 };
 
 class Parameters {
@@ -63,6 +64,9 @@ class Parameters {
   // Can it hand out the wire segments of weights in this type? The one it hands out is the job's (compute_type.h).
   // Pure.
   virtual bool gathers_into(DType type) const { return type == DType::f32; }
+  // Can owners' wire segments, weights and gradients, be of this type? They are of the job's (stored_type in
+  // compute_type.h). Pure.
+  virtual bool stores_in(DType type) const { return type == DType::f32; }
   // Pure: no device, no peers.
   virtual std::vector<PlanLine> plan(const ParameterTable& table, const Placement& placement) const = 0;
   // What it sends at most. Pure.
@@ -82,8 +86,9 @@ class Parameters {
   virtual UnitViews acquire(int item, int unit) = 0;
   virtual void release(int item, int unit) = 0;
   // The item's gradient of the unit is in its view: called for every unit of every item that is not forward only. Adds
-  // it into the owner's fragment, f32; while the next item adds to the same gradient (layer-outer order) the sum may
-  // wait in the view. At the unit's last gradient also sums over replicas (the same bits on each).
+  // it into the owner's fragment, in f32 (and rounds the sum where the fragment is narrower); while the next item adds
+  // to the same gradient (layer-outer order) the sum may wait in the view. At the unit's last gradient also sums over
+  // replicas (the same bits on each).
   virtual void reduce(int item, int unit) = 0;
   // The list is done: orders the compute stream after every reduction.
   virtual void finish() = 0;

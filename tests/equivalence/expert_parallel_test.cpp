@@ -3,6 +3,7 @@
 
 #include "tests/equivalence/rank_runs.h"
 #include "tests/temporary_folder.h"
+#include "tests/test_gpus.h"
 
 namespace ananke {
 namespace {

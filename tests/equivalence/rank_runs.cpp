@@ -20,6 +20,7 @@
 #include "runtime/data/sequential_batches.h"
 #include "runtime/engine/initial_weights.h"
 #include "runtime/engine/memory_report.h"
+#include "runtime/engine/stored_values.h"
 #include "runtime/engine/trainer.h"
 #include "runtime/plugin/catalog.h"
 #include "runtime/plugin/note.h"
@@ -46,7 +47,7 @@ class Recorder : public Observer, public RunControl {
   explicit Recorder(const RunRequest& request) : stop_at_(request.stop_at_step), stop_in_(request.stop_in) {}
   void on_step(const StepRecord& record) override { result.steps.push_back(record); }
   void on_evaluation(const EvaluationRecord& record) override { result.evaluations.push_back(record); }
-  void on_event(const RunEvent&) override {}
+  void on_event(const RunEvent& event) override { result.events.push_back(event.text()); }
   bool stop_requested() const override { return stop_at_ && step_ >= stop_at_; }
   void phase(std::string_view what, std::uint64_t step) override {
     if (what == stop_in_) step_ = step;
@@ -121,7 +122,7 @@ void collect(Engine& engine, std::mutex& mutex, std::map<std::string, std::vecto
   for (const OwnedFragment& fragment : engine.parameters().fragments()) {
     const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
     std::vector<float> piece(static_cast<std::size_t>(fragment.where.count));
-    engine.device().read(pick(fragment), piece.data());
+    read_f32(engine.device(), pick(fragment), piece.data());
     std::lock_guard lock(mutex);
     std::vector<float>& values = whole[parameter.name];
     values.resize(static_cast<std::size_t>(parameter.shape.elements()));
@@ -148,7 +149,7 @@ void collect_states(Trainer& trainer, std::mutex& mutex, std::map<std::string, s
     const Fragment& where = state.fragment->where;
     const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(where.parameter)];
     std::vector<float> piece(static_cast<std::size_t>(where.count));
-    engine.device().read(state.values, piece.data());
+    read_f32(engine.device(), state.values, piece.data());
     std::lock_guard lock(mutex);
     std::vector<float>& values = whole[parameter.name + " " + state.name];
     values.resize(static_cast<std::size_t>(parameter.shape.elements()));
@@ -161,7 +162,7 @@ void expect_equal_replicas(Trainer& trainer, const RunResult& result) {
   Engine& engine = trainer.engine();
   const auto expect = [&](const Fragment& where, const TensorView& values, const std::vector<float>& whole) {
     std::vector<float> piece(static_cast<std::size_t>(where.count));
-    engine.device().read(values, piece.data());
+    read_f32(engine.device(), values, piece.data());
     EXPECT_TRUE(std::equal(piece.begin(), piece.end(), whole.begin() + where.begin))
         << "rank " << engine.context().rank << ", parameter " << where.parameter;
   };
@@ -242,6 +243,7 @@ RunResult run_trainers(Job job, const RunRequest& request, bool trains) {
     if (context.rank == 0) {
       result.steps = recorder.result.steps;
       result.evaluations = recorder.result.evaluations;
+      result.events = recorder.result.events;
     }
     rendezvous.exchange("test done", {}, "");
   });
@@ -361,7 +363,7 @@ GradientResult first_gradients(Job job, const RunRequest& request) {
     }
     for (const OwnedFragment& fragment : engine.parameters().fragments()) {
       std::vector<float> piece(static_cast<std::size_t>(fragment.where.count));
-      engine.device().read(fragment.gradient, piece.data());
+      read_f32(engine.device(), fragment.gradient, piece.data());
       std::lock_guard lock(mutex);
       const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(fragment.where.parameter)];
       result.by_replica[fmt::format("{} from {}", parameter.name, fragment.where.begin)].push_back(std::move(piece));

@@ -30,6 +30,7 @@ void add_plugin(Job& job, const std::string& name, const std::string& config);
 struct RunResult {
   std::vector<StepRecord> steps;
   std::vector<EvaluationRecord> evaluations;
+  std::vector<std::string> events;  // texts
   // Whole parameters after the last step, and router biases (which every rank must hold the same bits of).
   std::map<std::string, std::vector<float>> weights;
   std::map<std::string, std::vector<float>> states;  // "<parameter> <state>" of the optimizer, whole

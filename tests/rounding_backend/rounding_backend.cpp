@@ -127,13 +127,28 @@ struct WidenedElementwise final : Widened<Elementwise> {
     call.finish();
   }
   void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) override {
-    inner->square_sum(stream, x, sum);
+    TensorView values = x;
+    WidenedCall call(stream);
+    call.in(values);
+    inner->square_sum(stream, values, sum);
+    call.finish();
   }
   void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) override {
     inner->reciprocal(stream, x, y);
   }
   void clip(Stream& stream, const Clip& a) override { inner->clip(stream, a); }
-  void hash(Stream& stream, const TensorView& x, const TensorView& hash) override { inner->hash(stream, x, hash); }
+  // Of bf16 the hash of the f32 numbers: as good to compare.
+  void hash(Stream& stream, const TensorView& x, const TensorView& hash) override {
+    TensorView values = x;
+    WidenedCall call(stream);
+    call.in(values);
+    inner->hash(stream, values, hash);
+    call.finish();
+  }
+};
+struct WidenedAdamW final : Widened<AdamWUpdate> {
+  ANANKE_WIDENED(update, Arguments, call.out(a.weight); call.in(a.gradient); call.out(a.exp_avg);
+                 call.out(a.exp_avg_sq);)
 };
 #undef ANANKE_SIZE
 #undef ANANKE_WIDENED
@@ -143,6 +158,7 @@ class RoundingBackend final : public Backend {
   RoundingBackend(const RoleContext& context, const plugin::RoundingBackend&)
       : host_(make_inner<Backend>("backend_host", context)) {}
   bool computes_in(DType type) const override { return type == DType::f32 || type == DType::bf16; }
+  bool stores_in(DType type) const override { return computes_in(type); }
   bool computes_on_host() const override { return true; }
   std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override { return host_->plan(largest); }
   std::vector<PlanLine> in_use() override { return host_->in_use(); }
@@ -160,6 +176,7 @@ class RoundingBackend final : public Backend {
     replace(set_.grouped_mlp, mlp_);
     replace(set_.head_loss, head_);
     replace(set_.elementwise, elementwise_);
+    replace(set_.adamw, adamw_);
     return set_;
   }
   std::unique_ptr<Communicator> make_communicator(const std::string& name, std::span<const int> ranks,
@@ -184,6 +201,7 @@ class RoundingBackend final : public Backend {
   WidenedMlp mlp_;
   WidenedHead head_;
   WidenedElementwise elementwise_;
+  WidenedAdamW adamw_;
   OperatorSet set_;
 };
 

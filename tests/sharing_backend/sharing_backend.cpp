@@ -21,6 +21,7 @@ class SharingBackend final : public Backend {
   SharingBackend(const RoleContext& context, const plugin::SharingBackend& config)
       : rank_(context.rank), inner_(make_inner<Backend>(config.over(), alone(context))) {}
   bool computes_in(DType type) const override { return inner_->computes_in(type); }
+  bool stores_in(DType type) const override { return inner_->stores_in(type); }
   std::string determinism() const override { return inner_->determinism(); }
   bool computes_on_host() const override { return inner_->computes_on_host(); }
   std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override { return inner_->plan(largest); }

@@ -39,17 +39,23 @@ __device__ void update(const Factors& f, float gradient, float scale, float& wei
   weight = __fsub_rn(__fmul_rn(weight, f.keep), __fdiv_rn(__fmul_rn(f.rate, m), divisor));
 }
 
-template <int N>
-__global__ void update_kernel(std::int64_t packs, Factors f, const float* gradient, const float* scale,
-                              const int* finite, float* weight, float* exp_avg, float* exp_avg_sq) {
+template <int N, class T>
+__global__ void update_kernel(std::int64_t packs, Factors f, const T* gradient, const float* scale, const int* finite,
+                              T* weight, T* exp_avg, T* exp_avg_sq) {
   if (*finite == 0) return;
   const float by = *scale;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < packs; i += stride) {
-    const Pack<float, N> g = load<N>(gradient + i * N);
-    Pack<float, N> w = load<N>(weight + i * N), m = load<N>(exp_avg + i * N), v = load<N>(exp_avg_sq + i * N);
+    const Pack<T, N> g = load<N>(gradient + i * N);
+    Pack<T, N> w = load<N>(weight + i * N), m = load<N>(exp_avg + i * N), v = load<N>(exp_avg_sq + i * N);
 #pragma unroll
-    for (int j = 0; j < N; ++j) update(f, g.at[j], by, w.at[j], m.at[j], v.at[j]);
+    for (int j = 0; j < N; ++j) {
+      float one = to_float(w.at[j]), mean = to_float(m.at[j]), square = to_float(v.at[j]);
+      update(f, to_float(g.at[j]), by, one, mean, square);
+      w.at[j] = from_float<T>(one);
+      m.at[j] = from_float<T>(mean);
+      v.at[j] = from_float<T>(square);
+    }
     store(weight + i * N, w);
     store(exp_avg + i * N, m);
     store(exp_avg_sq + i * N, v);
@@ -59,15 +65,19 @@ __global__ void update_kernel(std::int64_t packs, Factors f, const float* gradie
 }  // namespace
 
 void CudaAdamW::update(Stream& stream, const Arguments& a) {
-  const std::int64_t n = arguments::check(a);
+  const DType elements = elements_of(a.weight);
+  const std::int64_t n = arguments::check(a, elements);
   if (n == 0) return;
-  with_packs<float>(n, {a.weight.data, a.gradient.data, a.exp_avg.data, a.exp_avg_sq.data}, [&](auto width) {
-    constexpr int N = decltype(width)::value;
-    const auto blocks = static_cast<unsigned>(blocks_for(n / N, threads));
-    update_kernel<N><<<blocks, threads, 0, raw(stream)>>>(
-        n / N, factors_of(a), data<float>(a.gradient), data<float>(a.scale), data<int>(a.finite), data<float>(a.weight),
-        data<float>(a.exp_avg), data<float>(a.exp_avg_sq));
-    ANANKE_CUDA_LAUNCHED("adamw");
+  with_elements(elements, [&](auto element) {
+    using T = decltype(element);
+    with_packs<T>(n, {a.weight.data, a.gradient.data, a.exp_avg.data, a.exp_avg_sq.data}, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      const auto blocks = static_cast<unsigned>(blocks_for(n / N, threads));
+      update_kernel<N><<<blocks, threads, 0, raw(stream)>>>(
+          n / N, factors_of(a), data<const T>(a.gradient), data<const float>(a.scale), data<const int>(a.finite),
+          data<T>(a.weight), data<T>(a.exp_avg), data<T>(a.exp_avg_sq));
+      ANANKE_CUDA_LAUNCHED("adamw");
+    });
   });
 }
 

@@ -27,11 +27,12 @@ unsigned blocks_of(std::int64_t n) {
   return static_cast<unsigned>(std::min<std::int64_t>(most_blocks, blocks_for(n, threads * elements_per_thread)));
 }
 
-template <int N, class T>
-__global__ void add_kernel(std::int64_t packs, const T* a, const T* b, T* y) {
+template <int N, class T, class Added>
+__global__ void add_kernel(std::int64_t packs, const T* a, const Added* b, T* y) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
   if (i >= packs) return;
-  const Pack<T, N> first = load<N>(a + i * N), second = load<N>(b + i * N);
+  const Pack<T, N> first = load<N>(a + i * N);
+  const Pack<Added, N> second = load<N>(b + i * N);
   Pack<T, N> sum;
 #pragma unroll
   for (int j = 0; j < N; ++j) sum.at[j] = from_float<T>(to_float(first.at[j]) + to_float(second.at[j]));
@@ -39,16 +40,19 @@ __global__ void add_kernel(std::int64_t packs, const T* a, const T* b, T* y) {
 }
 
 // Each block leaves its sum; the last one to do so adds all of them in order.
-template <int N>
-__global__ void square_sum_kernel(std::int64_t packs, const float* x, PartialSums* partial, double* total) {
+template <int N, class T>
+__global__ void square_sum_kernel(std::int64_t packs, const T* x, PartialSums* partial, double* total) {
   __shared__ double scratch[32];
   __shared__ bool last;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
   double sum = 0;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < packs; i += stride) {
-    const Pack<float, N> values = load<N>(x + i * N);
+    const Pack<T, N> values = load<N>(x + i * N);
 #pragma unroll
-    for (int j = 0; j < N; ++j) sum += static_cast<double>(values.at[j]) * static_cast<double>(values.at[j]);
+    for (int j = 0; j < N; ++j) {
+      const double value = to_float(values.at[j]);
+      sum += value * value;
+    }
   }
   sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) {
@@ -83,18 +87,21 @@ __device__ unsigned long long splitmix64(unsigned long long x) {
   return x ^ (x >> 31);
 }
 
+__device__ unsigned bits_of(float x) { return __float_as_uint(x); }
+__device__ unsigned bits_of(bf16 x) { return __bfloat16_as_ushort(x); }
+
 // Sums of integers are the same in any order.
-template <int N>
-__global__ void hash_kernel(std::int64_t packs, const float* x, unsigned long long* hash) {
+template <int N, class T>
+__global__ void hash_kernel(std::int64_t packs, const T* x, unsigned long long* hash) {
   __shared__ unsigned long long scratch[32];
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
   unsigned long long sum = 0;
 #pragma unroll 2
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < packs; i += stride) {
-    const Pack<float, N> values = load<N>(x + i * N);
+    const Pack<T, N> values = load<N>(x + i * N);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      sum += splitmix64((static_cast<unsigned long long>(i * N + j) << 32) + __float_as_uint(values.at[j]));
+      sum += splitmix64((static_cast<unsigned long long>(i * N + j) << 32) + bits_of(values.at[j]));
     }
   }
   sum = block_sum(sum, scratch);
@@ -110,30 +117,41 @@ CudaElementwise::CudaElementwise(Arena& memory)
 
 void CudaElementwise::add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) {
   const DType elements = elements_of(y);
-  arguments::check_add(a, b, y, elements);
+  const bool mixed = elements == DType::bf16 && b.dtype == DType::f32;
+  arguments::check_add(a, b, y, elements, mixed ? DType::f32 : elements);
   const std::int64_t n = y.elements();
   if (n == 0) return;
+  const auto launch = [&](auto width, auto of_sum, auto of_added) {
+    constexpr int N = decltype(width)::value;
+    using T = decltype(of_sum);
+    using Added = decltype(of_added);
+    const auto blocks = static_cast<unsigned>(blocks_for(n / N, threads));
+    add_kernel<N><<<blocks, threads, 0, raw(stream)>>>(n / N, data<const T>(a), data<const Added>(b), data<T>(y));
+    ANANKE_CUDA_LAUNCHED("add");
+  };
+  if (mixed) {  // as many at once as f32 has in 16 bytes
+    with_packs<float>(n, {a.data, b.data, y.data}, [&](auto width) { launch(width, bf16{}, float{}); });
+    return;
+  }
   with_elements(elements, [&](auto element) {
-    using T = decltype(element);
-    with_packs<T>(n, {a.data, b.data, y.data}, [&](auto width) {
-      constexpr int N = decltype(width)::value;
-      const auto blocks = static_cast<unsigned>(blocks_for(n / N, threads));
-      add_kernel<N><<<blocks, threads, 0, raw(stream)>>>(n / N, data<T>(a), data<T>(b), data<T>(y));
-      ANANKE_CUDA_LAUNCHED("add");
-    });
+    with_packs<decltype(element)>(n, {a.data, b.data, y.data}, [&](auto width) { launch(width, element, element); });
   });
 }
 
 void CudaElementwise::square_sum(Stream& stream, const TensorView& x, const TensorView& sum) {
-  arguments::check_square_sum(x, sum);
+  const DType elements = elements_of(x);
+  arguments::check_square_sum(x, sum, elements);
   const std::int64_t n = x.elements();
   if (n == 0) return;
   const cudaStream_t on = raw(stream);
   auto* partial = static_cast<PartialSums*>(partial_sums_.of(on).data);
-  with_packs<float>(n, {x.data}, [&](auto width) {
-    constexpr int N = decltype(width)::value;
-    square_sum_kernel<N><<<blocks_of(n), threads, 0, on>>>(n / N, data<float>(x), partial, data<double>(sum));
-    ANANKE_CUDA_LAUNCHED("square_sum");
+  with_elements(elements, [&](auto element) {
+    using T = decltype(element);
+    with_packs<T>(n, {x.data}, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      square_sum_kernel<N><<<blocks_of(n), threads, 0, on>>>(n / N, data<const T>(x), partial, data<double>(sum));
+      ANANKE_CUDA_LAUNCHED("square_sum");
+    });
   });
 }
 
@@ -151,16 +169,20 @@ void CudaElementwise::clip(Stream& stream, const Clip& a) {
 }
 
 void CudaElementwise::hash(Stream& stream, const TensorView& x, const TensorView& hash) {
-  arguments::check_hash(x, hash);
+  const DType elements = elements_of(x);
+  arguments::check_hash(x, hash, elements);
   const cudaStream_t on = raw(stream);
   auto* out = data<unsigned long long>(hash);
   check(cudaMemsetAsync(out, 0, sizeof(*out), on), "clear a hash");
   const std::int64_t n = x.elements();
   if (n > 0) {
-    with_packs<float>(n, {x.data}, [&](auto width) {
-      constexpr int N = decltype(width)::value;
-      hash_kernel<N><<<blocks_of(n), threads, 0, on>>>(n / N, data<float>(x), out);
-      ANANKE_CUDA_LAUNCHED("hash");
+    with_elements(elements, [&](auto element) {
+      using T = decltype(element);
+      with_packs<T>(n, {x.data}, [&](auto width) {
+        constexpr int N = decltype(width)::value;
+        hash_kernel<N><<<blocks_of(n), threads, 0, on>>>(n / N, data<const T>(x), out);
+        ANANKE_CUDA_LAUNCHED("hash");
+      });
     });
   }
   complement_kernel<<<1, 1, 0, on>>>(out);

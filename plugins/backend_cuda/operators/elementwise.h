@@ -5,7 +5,7 @@
 
 namespace ananke::cuda {
 
-// add: all f32 or all bf16.
+// add: all f32, all bf16, or f32 b to bf16. square_sum and hash: f32 or bf16.
 class CudaElementwise final : public Elementwise {
  public:
   explicit CudaElementwise(Arena& memory);

@@ -223,11 +223,24 @@ class MeetingCommunicator final : public Communicator {
   std::string prefix_;
 };
 
+// An element of an f32 or bf16 view.
+inline float value_of(const TensorView& view, std::int64_t at) {
+  return view.dtype == DType::f32 ? view.as<float>()[at]
+                                  : reference::from_bf16(static_cast<const std::uint16_t*>(view.data)[at]);
+}
+inline void set_value(const TensorView& view, std::int64_t at, float value) {
+  if (view.dtype == DType::f32) {
+    view.as<float>()[at] = value;
+  } else {
+    static_cast<std::uint16_t*>(view.data)[at] = reference::to_bf16(value);
+  }
+}
+
 class DeferredElementwise final : public Elementwise {
  public:
   void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) override {
     static_cast<DeferredStream&>(stream).put([=] {
-      for (std::int64_t i = 0; i < y.elements(); ++i) y.as<float>()[i] = a.as<float>()[i] + b.as<float>()[i];
+      for (std::int64_t i = 0; i < y.elements(); ++i) set_value(y, i, value_of(a, i) + value_of(b, i));
     });
   }
   void square_sum(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }

@@ -21,14 +21,17 @@ extern "C" const ananke::PluginDescriptorV1* ananke_plugin_v1();
 namespace ananke::testing {
 
 inline std::unique_ptr<Parameters> make_fsdp(const plugin::Fsdp& config, const MeshShape& mesh, int rank,
-                                             int node_ranks = 1, DType compute = DType::f32) {
-  static const Job fp32;
-  static const Job bf16 = [] {
+                                             int node_ranks = 1, DType compute = DType::f32,
+                                             DType stored = DType::f32) {
+  const auto make_job = [](Training::Compute compute, Training::Compute weights) {
     Job job;
-    job.mutable_training()->set_compute(Training::BF16);
+    job.mutable_training()->set_compute(compute);
+    job.mutable_training()->set_weights(weights);
     return job;
-  }();
-  const Job& job = compute == DType::bf16 ? bf16 : fp32;
+  };
+  static const Job fp32 = make_job(Training::FP32, Training::FP32), bf16 = make_job(Training::BF16, Training::FP32),
+                   narrow = make_job(Training::BF16, Training::BF16);
+  const Job& job = stored == DType::bf16 ? narrow : compute == DType::bf16 ? bf16 : fp32;
   static const Site site;
   const RoleContext context{job, site, mesh, rank, node_ranks};
   const std::string bytes = config.SerializeAsString();
@@ -63,6 +66,7 @@ struct WorldShape {
   Eager eager = Eager::compute;
   int node_ranks = 1;  // of the shard axis; it is their multiple
   DType compute = DType::f32;
+  DType stored = DType::f32;
 };
 
 // What a use sees of a weight that travelled in this format, and is used in this type.
@@ -75,11 +79,6 @@ inline bool is_rounded(float got, float weight, plugin::Fsdp::Gather format, DTy
       return std::abs(got - weight) <= std::max(std::abs(weight) / 16, 0x1p-10f * 4093 / 224);
     default: return got == weight;
   }
-}
-
-inline float value_of(const TensorView& view, std::int64_t at) {
-  return view.dtype == DType::f32 ? view.as<float>()[at]
-                                  : reference::from_bf16(static_cast<const std::uint16_t*>(view.data)[at]);
 }
 
 // One rank.
@@ -101,7 +100,7 @@ struct Rank {
 
   DeferredStream& compute() { return backend.device().stream(Resource::compute); }
   void start() {
-    fsdp = make_fsdp(shape.config, shape.mesh, rank, shape.node_ranks, shape.compute);
+    fsdp = make_fsdp(shape.config, shape.mesh, rank, shape.node_ranks, shape.compute, shape.stored);
     fsdp->start(context());
     write_weights();
   }
@@ -116,7 +115,7 @@ struct Rank {
     compute().put([fragments = fsdp->fragments(), next = ++version] {
       for (const OwnedFragment& f : fragments) {
         for (std::int64_t i = 0; i < f.where.count; ++i) {
-          f.weight.as<float>()[i] = weight_of(f.where.parameter, f.where.begin + i, next);
+          set_value(f.weight, i, weight_of(f.where.parameter, f.where.begin + i, next));
         }
       }
     });
@@ -177,7 +176,8 @@ struct Rank {
     compute().put([this, fragments = fsdp->fragments()] {  // as an optimizer reads them: on the compute stream
       gradients.clear();
       for (const OwnedFragment& f : fragments) {
-        gradients.emplace_back(f.gradient.as<float>(), f.gradient.as<float>() + f.where.count);
+        std::vector<float>& values = gradients.emplace_back();
+        for (std::int64_t i = 0; i < f.where.count; ++i) values.push_back(value_of(f.gradient, i));
       }
     });
     compute().synchronize();

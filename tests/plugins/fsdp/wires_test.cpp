@@ -1,4 +1,6 @@
 // fsdp with weights and gradients in fewer bits while they travel, and with a second copy inside the node.
+#include <array>
+
 #include "runtime/base/random.h"
 #include "tests/plugins/fsdp/fsdp_world.h"
 
@@ -218,6 +220,56 @@ TEST(FsdpWires, ChunksDoNotChangeTheSum) {
     EXPECT_EQ(exchanges > 4, mib == 1) << exchanges;
   }
   EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(FsdpMisuse, AnFp8WireOfWeightsInBf16IsRefused) {
+  const Fsdp config = wires(Fsdp::FP8_E4M3, Fsdp::BF16, Fsdp::FP32_REDUCE_SCATTER);
+  try {
+    make_fsdp(config, {1, 2}, 0, 1, DType::bf16, DType::bf16);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_NE(std::string(error.what()).find("gather_dense is FP8_E4M3"), std::string::npos) << error.what();
+  }
+}
+
+// Where owners store bf16: items see what they store, and sums, which stay below 256 here, are exact in it. A chunk
+// limit of 0 cuts what is sent and what replicas sum into as many pieces as there can be.
+TEST(FsdpStoredWeights, EveryItemSeesWhatIsStoredAndOwnersGetPlainSums) {
+  std::vector<Fsdp> configs = {wires(Fsdp::FP32, Fsdp::FP32, Fsdp::FP32_REDUCE_SCATTER),
+                               wires(Fsdp::BF16, Fsdp::FP32, Fsdp::BF16_ALL_TO_ALL),
+                               wires(Fsdp::BF16, Fsdp::BF16, Fsdp::FP32_REDUCE_SCATTER, true)};
+  configs.push_back(configs[1]);
+  configs.back().set_reduce_chunk_mib(0);
+  const SmallModel untied{.layers = 5, .experts = 5, .hidden = 12};
+  const SmallModel tied{.layers = 4, .experts = 3, .hidden = 7, .width = 3, .sparse_step = 2, .tied = true};
+  const std::pair<SmallModel, MeshShape> worlds[] = {{untied, {1, 1}}, {untied, {1, 3}},    {untied, {2, 2}},
+                                                     {untied, {4, 1}}, {untied, {1, 4, 2}}, {tied, {1, 2}},
+                                                     {tied, {2, 1}}};
+  int world = 0;
+  for (const auto& [model, mesh] : worlds) {
+    for (const Fsdp& config : configs) {
+      const Eager eager =
+          std::array{Eager::compute, Eager::network, Eager::nvlink}[static_cast<std::size_t>(world % 3)];
+      const int together = 1 + world++ % 2;
+      SCOPED_TRACE(fmt::format("{}, {} experts, {}, {} microbatches together", to_string(mesh), model.experts,
+                               config.ShortDebugString(), together));
+      in_world({model, mesh, config, eager, node_of(mesh), DType::bf16, DType::bf16}, [&](Rank& rank) {
+        for (const OwnedFragment& f : rank.fsdp->fragments()) {
+          const ParameterKind kind = rank.table.parameters()[static_cast<std::size_t>(f.where.parameter)].kind;
+          const DType type = segment_of(kind) == UnitSegment::wire ? DType::bf16 : DType::f32;
+          EXPECT_TRUE(f.weight.dtype == type && f.gradient.dtype == type);
+        }
+        for (int step = 0; step < 2; ++step) {  // the second finds gradients that it must replace
+          const Schedule schedule = training_schedule(rank.table, 2, together);
+          rank.run(schedule);
+          rank.expect_sums(schedule);
+          rank.write_weights();
+        }
+        rank.run(evaluation_schedule(rank.table));
+      });
+    }
+  }
 }
 
 }  // namespace

@@ -161,6 +161,14 @@ TEST(Validation, ForcesABalanceOrReplaysOne) {
   expect_problem(check_training(training), "training.force_balanced_routing", {"replay_routing is 'log'"});
 }
 
+TEST(Validation, StoresInBf16WhatComputesInIt) {
+  Training training = small_training();
+  training.set_weights(Training::BF16);
+  expect_problem(check_training(training), "training.weights", {"is BF16", "training.compute is FP32", "remove"});
+  training.set_compute(Training::BF16);
+  EXPECT_TRUE(check_training(training).empty());
+}
+
 TEST(Validation, WantsCheckpointsOrNone) {
   Checkpointing checkpoint;
   checkpoint.set_none(true);

@@ -200,6 +200,12 @@ Floats Bench::floats(const TensorView& view) {
   return out;
 }
 
+Floats Bench::stored(const TensorView& view) {
+  Floats out = floats(view);
+  if (rounded_) std::transform(out.begin(), out.end(), out.begin(), round_to_bf16);
+  return out;
+}
+
 void compare_on(Bench& device, const std::string& what, const Run& run, std::size_t same) {
   const bool rounded = device.elements() == DType::bf16;
   const std::string name = what + " in " + name_of(device.elements());

@@ -53,6 +53,8 @@ class Bench {
 
   // What stands there, bf16 as f32. Waits.
   Floats floats(const TensorView& view);
+  // What stands in an activation, as it is stored: rounded where the device's are bf16.
+  Floats stored(const TensorView& view);
   template <class T>
   std::vector<T> values(const TensorView& view) {
     std::vector<T> out(static_cast<std::size_t>(view.elements()));

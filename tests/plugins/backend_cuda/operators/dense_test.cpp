@@ -2,6 +2,8 @@
 #include <array>
 #include <cmath>
 
+#include "plugins/backend_host/operators/bf16.h"
+#include "runtime/operators/reference/elementwise.h"
 #include "tests/plugins/backend_cuda/operators/bench.h"
 
 namespace ananke::cuda {
@@ -198,6 +200,38 @@ Results scalars(Bench& bench, std::int64_t n, float spoiled, double clip_norm) {
   return {result("sum", bench.values<double>(sum), 1e-12), result("scale", bench.floats(scale), 1e-6),
           exact("finite", bench.values<std::int32_t>(finite)), result("reciprocal", bench.floats(one_by), 1e-6),
           exact("hash", parts)};
+}
+
+// f32 sums that are added to a gradient as its owner stores it, in place; and what is asked of it then.
+Results stored_gradient(Bench& bench, std::int64_t n) {
+  const Tensor owned = bench.activation(random_floats(n, 1), {n}), sums = bench.tensor(random_floats(n, 2), {n});
+  const Tensor sum = bench.tensor(Doubles{0.25}, {1}), hash = bench.blank(DType::i64, {2});
+  bench->elementwise->add(bench.stream(), owned, sums, owned);
+  const Floats added = bench.stored(owned);
+  const Tensor again = bench.activation(added, {n});  // the host has not rounded yet
+  bench->elementwise->square_sum(bench.stream(), again, sum);
+  bench->elementwise->hash(bench.stream(), again, hash);
+  auto hashes = bench.values<std::int64_t>(hash);
+  if (bench.rounded() && bench.elements() == DType::f32) {  // the host's are of f32 bits
+    std::uint64_t of_halves = 0;
+    for (std::size_t i = 0; i < added.size(); ++i) {
+      of_halves += reference::splitmix64((static_cast<std::uint64_t>(i) << 32) + host::to_bf16(added[i]));
+    }
+    hashes = {static_cast<std::int64_t>(of_halves), static_cast<std::int64_t>(~of_halves)};
+  }
+  Ints parts;  // in numbers that a double holds
+  for (const std::int64_t value : hashes) {
+    parts.push_back(static_cast<std::int32_t>(value));
+    parts.push_back(static_cast<std::int32_t>(value >> 32));
+  }
+  return {exact("owned", added), result("square sum", bench.values<double>(sum), 1e-12, 1e-12), exact("hash", parts)};
+}
+
+TEST_F(CudaElementwise, AddsToGradientsInBf16AndHashesThem) {
+  for (const std::int64_t n : {0, 1, 3, 255, 4096, 4099, 100003, 5000011}) {
+    compare("gradient of " + std::to_string(n), [&](Bench& bench) { return stored_gradient(bench, n); });
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST_F(CudaElementwise, MatchesTheHost) {

@@ -37,6 +37,38 @@ TEST_F(CudaAdamW, MatchesTheHostBitForBit) {
   }
 }
 
+// Weights that are stored in bf16: one update in f32 of what is stored, each result rounded once.
+Results stored_adamw(Bench& bench, std::int64_t n, std::int32_t go) {
+  const Tensor weight = bench.activation(random_floats(n, 1), {n});
+  const Tensor gradient = bench.activation(random_floats(n, 2), {n}), m = bench.activation(random_floats(n, 3), {n});
+  Floats squares = random_floats(n, 4);
+  for (float& value : squares) value = std::abs(value);
+  const Tensor v = bench.activation(squares, {n});
+  const Tensor scale = bench.tensor(Floats{0.7f}, {1}), finite = bench.tensor(Ints{go}, {1});
+  bench->adamw->update(bench.stream(), {weight, gradient, m, v, 3e-2, 0.9, 0.95, 1e-8, 0.1, 7, scale, finite});
+  return {exact("weight", bench.stored(weight)), exact("exp_avg", bench.stored(m)),
+          exact("exp_avg_sq", bench.stored(v)), exact("gradient", bench.stored(gradient))};
+}
+
+TEST_F(CudaAdamW, OfWeightsInBf16IsThatInF32RoundedOnce) {
+  for (const std::int64_t n : counts) {
+    for (const std::int32_t go : {0, 1}) {
+      compare("adamw of " + std::to_string(n), [&](Bench& bench) { return stored_adamw(bench, n, go); });
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(CudaAdamW, RefusesWhatIsNotOfOneType) {
+  expect_refused(
+      [](Bench& bench) {
+        const Tensor wide = bench.tensor(Floats(8), {8}), narrow = bench.blank(DType::bf16, {8});
+        const Tensor one = bench.tensor(Floats{1}, {1}), go = bench.tensor(Ints{1}, {1});
+        bench->adamw->update(bench.stream(), {narrow, narrow, wide, narrow, 1, 0.9, 0.9, 1, 0, 1, one, go});
+      },
+      {"adamw", "exp_avg", "bf16"});
+}
+
 Results momentum(Bench& bench, std::int64_t n, std::int32_t go, double mu, bool nesterov) {
   const Tensor weight = bench.tensor(random_floats(n, 1), {n}), gradient = bench.tensor(random_floats(n, 2), {n});
   const Tensor m = bench.tensor(random_floats(n, 3), {n}), out = bench.tensor(random_floats(n, 4), {n});
