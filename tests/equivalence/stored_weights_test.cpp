@@ -160,7 +160,7 @@ TEST_F(StoredWeights, ResumedRunsAreTheSameBits) {
   for (const MeshShape& mesh : {MeshShape{1, 1}, {1, 2}, {2, 2}}) {
     SCOPED_TRACE(to_string(mesh));
     const auto job = [&](const char* name) {
-      return small_job(folder_ / (name + to_string(mesh)), repeatable(stores + "training { steps: 6 } "));
+      return small_job(folder_ / (name + to_string(mesh)), repeatable(stores + "training { steps: 6 check_replicas: true } "));
     };
     const RunResult straight = train(job("straight"), on(mesh));
     RunRequest request = on(mesh);
