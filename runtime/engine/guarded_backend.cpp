@@ -164,6 +164,9 @@ class GuardedElementwise final : public GuardedOperator<Elementwise> {
   void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) override {
     call("elementwise.square_sum", [&] { inner_.square_sum(stream, x, sum); });
   }
+  void add_in_order(Stream& stream, const TensorView& terms, const TensorView& sum) override {
+    call("elementwise.add_in_order", [&] { inner_.add_in_order(stream, terms, sum); });
+  }
   void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) override {
     call("elementwise.reciprocal", [&] { inner_.reciprocal(stream, x, y); });
   }

@@ -176,6 +176,11 @@ void check_square_sum(const TensorView& x, const TensorView& sum, DType elements
   expect("square_sum", "sum", sum, DType::f64, {1});
 }
 
+void check_add_in_order(const TensorView& terms, const TensorView& sum) {
+  expect("add_in_order", "terms", terms, DType::f64, terms.shape);
+  expect("add_in_order", "sum", sum, DType::f64, {1});
+}
+
 void check_reciprocal(const TensorView& x, const TensorView& y) {
   expect("reciprocal", "x", x, DType::f64, {1});
   expect("reciprocal", "y", y, {1});

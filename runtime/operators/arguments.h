@@ -38,6 +38,7 @@ inline void check_add(const TensorView& a, const TensorView& b, const TensorView
   check_add(a, b, y, elements, elements);
 }
 void check_square_sum(const TensorView& x, const TensorView& sum, DType elements = DType::f32);
+void check_add_in_order(const TensorView& terms, const TensorView& sum);
 void check_reciprocal(const TensorView& x, const TensorView& y);
 void check_hash(const TensorView& x, const TensorView& hash, DType elements = DType::f32);
 void check(const Elementwise::Clip& a);

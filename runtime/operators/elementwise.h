@@ -14,6 +14,9 @@ class Elementwise {
   // sum[0] += sum of x^2, accumulated in f64 (so it is finite exactly when every x is). f32 x, or of a type
   // that the backend stores in; f64 [1] sum.
   virtual void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) = 0;
+  // sum[0] += terms[0], then += terms[1] and so on, in this order: what square_sum made apart has the bits of what it
+  // would have made one after the other. f64 [n] terms, f64 [1] sum.
+  virtual void add_in_order(Stream& stream, const TensorView& terms, const TensorView& sum) = 0;
   // y[0] = 1 / x[0], or 0 when x[0] is 0. f64 [1] x, f32 [1] y: the loss scale from a token count.
   virtual void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) = 0;
   // The step's decision, on the device: norm = sqrt(square_sum[0]); finite[0] = norm and loss[0] are finite;

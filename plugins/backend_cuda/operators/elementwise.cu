@@ -72,6 +72,13 @@ __global__ void square_sum_kernel(std::int64_t packs, const T* x, PartialSums* p
   }
 }
 
+// Terms are a few per layer.
+__global__ void add_in_order_kernel(std::int64_t n, const double* terms, double* total) {
+  double sum = *total;
+  for (std::int64_t i = 0; i < n; ++i) sum += terms[i];
+  *total = sum;
+}
+
 __global__ void reciprocal_kernel(const double* x, float* y) { *y = *x == 0 ? 0.0f : static_cast<float>(1 / *x); }
 
 __global__ void clip_kernel(const double* square_sum, const double* loss, double most, float* scale, int* finite) {
@@ -153,6 +160,13 @@ void CudaElementwise::square_sum(Stream& stream, const TensorView& x, const Tens
       ANANKE_CUDA_LAUNCHED("square_sum");
     });
   });
+}
+
+void CudaElementwise::add_in_order(Stream& stream, const TensorView& terms, const TensorView& sum) {
+  arguments::check_add_in_order(terms, sum);
+  if (terms.elements() == 0) return;
+  add_in_order_kernel<<<1, 1, 0, raw(stream)>>>(terms.elements(), data<double>(terms), data<double>(sum));
+  ANANKE_CUDA_LAUNCHED("add_in_order");
 }
 
 void CudaElementwise::reciprocal(Stream& stream, const TensorView& x, const TensorView& y) {

@@ -47,6 +47,13 @@ void HostElementwise::square_sum(Stream& stream, const TensorView& x, const Tens
   });
 }
 
+void HostElementwise::add_in_order(Stream& stream, const TensorView& terms, const TensorView& sum) {
+  arguments::check_add_in_order(terms, sum);
+  HostStream::of(stream).enqueue([terms, sum] {
+    for (std::int64_t i = 0; i < terms.elements(); ++i) *sum.as<double>() += terms.as<double>()[i];
+  });
+}
+
 void HostElementwise::reciprocal(Stream& stream, const TensorView& x, const TensorView& y) {
   arguments::check_reciprocal(x, y);
   HostStream::of(stream).enqueue([x, y] {

@@ -10,6 +10,7 @@ class HostElementwise final : public Elementwise {
   explicit HostElementwise(ThreadPool& pool) : pool_(pool) {}
   void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& y) override;
   void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) override;
+  void add_in_order(Stream& stream, const TensorView& terms, const TensorView& sum) override;
   void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) override;
   void clip(Stream& stream, const Clip& a) override;
   void hash(Stream& stream, const TensorView& x, const TensorView& hash) override;
