@@ -155,3 +155,11 @@ function(ananke_cuda_target target)
   # fmt 9 turns this off under nvcc and then does not compile as C++20.
   target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 endfunction()
+
+# A target with instructions of compute capability 9.0a, which no other has: what it holds is for that alone. Kernels
+# that spill registers, or whose products the assembler puts one after the other, do not build.
+function(ananke_sm90_target target)
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES 90a-real)
+  target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills,-warn-lmem-usage,-Werror>")
+endfunction()

@@ -44,6 +44,10 @@ AttentionChoice choice_of(const plugin::BackendCuda& config) {
   }
 }
 
+GroupedKernels grouped_of(const plugin::BackendCuda& config) {
+  return config.grouped_products() == plugin::BackendCuda::SM90 ? GroupedKernels::sm90 : GroupedKernels::cublaslt;
+}
+
 // Host memory, as blocks.
 class HostBlocks final : public BlockSource {
  public:
@@ -192,13 +196,13 @@ const OperatorSet& BackendCuda::operators() {
   if (dry_) {
     host_arenas_ = std::make_unique<HostArenas>();
     operators_ = std::make_unique<CudaOperators>(DeviceFacts::expected(), host_arenas_->memory, host_arenas_->pinned,
-                                                 widest_, choice_of(config_), deterministic_);
+                                                 widest_, choice_of(config_), deterministic_, grouped_of(config_));
     return operators_->set();
   }
   CudaDevice& device = open();
   use_device(device.facts().device);
   operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), widest_,
-                                               choice_of(config_), deterministic_);
+                                               choice_of(config_), deterministic_, grouped_of(config_));
   device.failure()->look_by([&operators = *operators_] { operators.check(); });
   device.count_reads_of([&operators = *operators_] { return operators.reads(); });
   return operators_->set();

@@ -54,6 +54,10 @@ class Bench {
 
   Stream& stream() { return device_.stream(Resource::compute); }
   const OperatorSet& set() { return operators_.set(); }
+  std::unique_ptr<CudaOperators> with_grouped(GroupedKernels grouped) {
+    return std::make_unique<CudaOperators>(device_.facts(), device_.memory(), device_.host_memory(), DType::bf16,
+                                           AttentionChoice::own, false, grouped);
+  }
   std::unique_ptr<CudaOperators> with_own_attention() {
     return std::make_unique<CudaOperators>(device_.facts(), device_.memory(), device_.host_memory(), DType::bf16,
                                            AttentionChoice::own);
@@ -337,6 +341,48 @@ void mixture(Bench& b) {
   });
 }
 
+// Experts of M5 (site/local/jobs/m5.textproto) and of W2, by either kind of kernels; not all experts have as many rows.
+// Rows and what is made of them fill most of a GPU of 141 GB at W2's size.
+void grouped(Bench& b) {
+  struct Experts {
+    const char* name;
+    std::int64_t count, rows, hidden, width;
+  };
+  for (const Experts& e : {Experts{"M5", 64, 2048, 2048, 768}, Experts{"W2", 96, 5461, 6144, 1792}}) {
+    std::mt19937 engine(4);
+    std::normal_distribution<double> normal(1, 0.25);
+    std::vector<std::int32_t> offsets{0};
+    for (std::int64_t i = 0; i < e.count; ++i) {
+      const double rows = static_cast<double>(e.rows) * normal(engine);
+      offsets.push_back(offsets.back() + static_cast<std::int32_t>(std::max(1.0, std::round(rows))));
+    }
+    const GroupedMlp::Sizes n{offsets.back(), e.hidden, e.width, e.count};
+    const Shape table{n.rows, n.hidden};
+    const std::int64_t block = n.hidden * n.width;
+    const TensorView stack = b.random(half, {n.groups * 3 * block}), sums = b.random(single, {n.groups * 3 * block});
+    const auto stacks = [&](const TensorView& of) {
+      return GroupedMlp::Weights{{of.slice(0, block).reshaped({n.width, n.hidden}), 3 * block},
+                                 {of.slice(block, block).reshaped({n.width, n.hidden}), 3 * block},
+                                 {of.slice(2 * block, block).reshaped({n.hidden, n.width}), 3 * block}};
+    };
+    const TensorView x = b.random(half, table), y = b.take(half, table), dy = b.random(half, table),
+                     dx = b.take(half, table), ends = b.filled(offsets, {n.groups + 1});
+    const Region saved = b.region(b.set().grouped_mlp->saved(n)), work = b.region(b.set().grouped_mlp->workspace(n));
+    const double flops = 6.0 * static_cast<double>(n.rows) * static_cast<double>(block);
+    for (const auto kernels : {GroupedKernels::cublaslt, GroupedKernels::sm90}) {
+      const std::unique_ptr<CudaOperators> made = b.with_grouped(kernels);
+      GroupedMlp& mlp = *made->set().grouped_mlp;
+      const std::string name =
+          fmt::format("{} experts by {}", e.name, kernels == GroupedKernels::sm90 ? "sm90" : "cuBLASLt");
+      b.computes(name + " forward", flops, [&] { mlp.forward(b.stream(), {x, ends, stacks(stack), y, saved, work}); });
+      b.computes(name + " backward", 2 * flops, [&] {
+        mlp.backward(b.stream(), {x, ends, stacks(stack), dy, dx, stacks(sums), saved, work});
+      });
+    }
+    b.clear();
+  }
+}
+
 void head(Bench& b) {
   const std::int64_t t = b.tokens;
   std::vector<std::int32_t> wanted(static_cast<std::size_t>(t));
@@ -420,6 +466,7 @@ void run(std::int64_t tokens, const std::string& filter) {
                                                              {"own_attention", own_attention},
                                                              {"router", route},
                                                              {"mixture", mixture},
+                                                             {"grouped", grouped},
                                                              {"head", head},
                                                              {"optimizers", optimizers},
                                                              {"newton_schulz", newton_schulz},

@@ -3,18 +3,19 @@
 namespace ananke::cuda {
 
 CudaOperators::CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest,
-                             AttentionChoice attention, bool deterministic)
+                             AttentionChoice attention, bool deterministic, GroupedKernels grouped)
     : facts_(facts),
       faults_(memory, pinned),
       products_(facts_, memory),
       offsets_(pinned),
+      grouped_products_(facts_, faults_, memory),
       embedding_(faults_),
       linear_(products_),
       attention_(facts_, faults_, widest, attention, deterministic),
       router_(facts_, faults_, products_),
       permute_(facts_, faults_),
       exchange_(facts_, faults_),
-      grouped_mlp_(facts_, products_, offsets_, widest),
+      grouped_mlp_(facts_, products_, offsets_, grouped_products_, widest, grouped),
       head_loss_(faults_, products_),
       elementwise_(memory),
       newton_schulz_(products_),

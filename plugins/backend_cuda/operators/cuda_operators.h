@@ -30,7 +30,8 @@ class CudaOperators {
   // largest type of activations that `saved` and `workspace` make room for; calls with wider ones are refused where it
   // matters. `deterministic`: all give the same bits in every run; without it, all but attention by cuDNN do.
   CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pinned, DType widest = DType::f32,
-                AttentionChoice attention = AttentionChoice::own, bool deterministic = false);
+                AttentionChoice attention = AttentionChoice::own, bool deterministic = false,
+                GroupedKernels grouped = GroupedKernels::sm90);
   CudaOperators(const CudaOperators&) = delete;
   CudaOperators& operator=(const CudaOperators&) = delete;
   const OperatorSet& set() const noexcept { return set_; }
@@ -45,6 +46,7 @@ class CudaOperators {
   Faults faults_;
   Products products_;
   OffsetReader offsets_;
+  sm90::GroupedProducts grouped_products_;
   CudaEmbedding embedding_;
   CudaAddRmsNorm add_rms_norm_;
   CudaLinear linear_;

@@ -27,6 +27,7 @@ const char* text_of(Fault fault) {
     case Fault::wire_piece:
       return "quantise or dequantise: piece {0} of {1} elements of a matrix of {2} columns does not lie in {3} values "
              "and {4} bytes";
+    case Fault::group_rows: return "grouped_mlp: group {0} has rows [{1}, {2}) of {3}";
   }
   return "a kernel met values that it does not take";
 }

@@ -25,6 +25,7 @@ enum class Fault : int {
   expanded_rows,         // rows, capacity
   count_of_copies,       // copies, capacity
   wire_piece,            // piece, count, columns, values, bytes
+  group_rows,            // group, first row, end, rows
 };
 
 struct FaultRecord {

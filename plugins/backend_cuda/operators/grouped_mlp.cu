@@ -1,3 +1,6 @@
+#include <array>
+#include <initializer_list>
+
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/cuda_stream.h"
 #include "plugins/backend_cuda/operators/elements.cuh"
@@ -47,11 +50,12 @@ std::size_t bytes_of(Layout layout, const Sizes& s, DType elements) {
 
 __device__ float sigmoid_of(float z) { return 1.0f / (1.0f + expf(-z)); }
 
-// A thread per pack of `middle`; packs: of one of its rows.
+// A thread per pack of `middle`; packs: of one of its rows. `used`: rows that groups have, on the device.
 template <int N, class T>
-__global__ void activate_kernel(std::int64_t count, std::int64_t packs, const T* both, T* middle) {
+__global__ void activate_kernel(std::int64_t count, std::int64_t packs, const std::int32_t* used, const T* both,
+                                T* middle) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= count) return;
+  if (i >= count || i >= *used * packs) return;
   const std::int64_t gate = (i + i / packs * packs) * N, up = gate + packs * N;
   const Pack<T, N> g = load<N>(both + gate), u = load<N>(both + up);
   Pack<T, N> out;
@@ -66,10 +70,11 @@ __global__ void activate_kernel(std::int64_t count, std::int64_t packs, const T*
 // A warp per row, whose result goes on with a weight (row_weights null: 1). d silu(z) / dz = s (1 + z (1 - s)) with
 // s = 1 / (1 + e^-z). Also makes weight x `middle` again, for down's gradient, and the weight's gradient.
 template <int N, class T>
-__global__ void activate_backward_kernel(std::int64_t rows, std::int64_t packs, const float* row_weights, const T* both,
-                                         T* middle, T* dboth, float* d_row_weights) {
+__global__ void activate_backward_kernel(std::int64_t rows, std::int64_t packs, const std::int32_t* used,
+                                         const float* row_weights, const T* both, T* middle, T* dboth,
+                                         float* d_row_weights) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
-  if (row >= rows) return;
+  if (row >= rows || row >= *used) return;
   const float weight = row_weights ? row_weights[row] : 1.0f;
   double product = 0;
   for (std::int64_t i = threadIdx.x % 32; i < packs; i += 32) {
@@ -124,6 +129,11 @@ struct Rows {
   const void* data;
   std::int64_t columns, stride;
 };
+Rows whole(const void* data, std::int64_t columns) { return {data, columns, columns}; }
+// Gate's (0) or up's (1) half of a table of both.
+Rows half(const std::byte* both, int which, const Sizes& n, DType elements) {
+  return {both + which * n.width * static_cast<std::int64_t>(size_of(elements)), n.width, 2 * n.width};
+}
 
 // Whether up's matrices lie right behind gate's: then both are one, [2 F, H].
 bool joined(const MatrixStack& gate, const MatrixStack& up, const Sizes& n) {
@@ -132,8 +142,8 @@ bool joined(const MatrixStack& gate, const MatrixStack& up, const Sizes& n) {
          (n.groups == 1 || gate.stride == up.stride);
 }
 
-// One call's products, group by group, on several streams: one alone does not fill the device.
-struct Groups {
+// One call's products by cuBLASLt, group by group, on several streams: one alone does not fill the device.
+struct LibraryGroups {
   Products& products;
   SideStreams& sides;
   cudaStream_t stream;
@@ -142,18 +152,15 @@ struct Groups {
   std::span<const std::int32_t> offsets;
 
   std::byte* row(const Rows& rows, std::int64_t group) const {
-    return const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) + offsets[group] * rows.stride * size();
+    return const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
+           offsets[group] * rows.stride * static_cast<std::int64_t>(size_of(elements));
   }
-  std::int64_t size() const { return static_cast<std::int64_t>(size_of(elements)); }
   std::int64_t rows(std::int64_t group) const { return offsets[group + 1] - offsets[group]; }
-  std::int64_t used() const { return offsets[n.groups]; }
+  std::int64_t most_rows() const { return offsets[n.groups]; }
   static std::byte* matrix(const MatrixStack& stack, std::int64_t group) {
     return static_cast<std::byte*>(stack.first.data) +
            (group == 0 ? 0 : group * stack.stride * static_cast<std::int64_t>(size_of(stack.first.dtype)));
   }
-  Rows whole(const void* data, std::int64_t columns) const { return {data, columns, columns}; }
-  // Gate's (0) or up's (1) half of a table of both.
-  Rows half(const std::byte* both, int which) const { return {both + which * n.width * size(), n.width, 2 * n.width}; }
 
   // body(group, stream)
   template <class Body>
@@ -200,34 +207,115 @@ struct Groups {
   }
 };
 
-void activate(const Groups& groups, const Saved& saved, const Scratch& scratch) {
-  const std::int64_t count = groups.used() * groups.n.width;
+// One call's products, all groups at once, by kernels that read the offsets on the device.
+struct DeviceGroups {
+  sm90::GroupedProducts& products;
+  cudaStream_t stream;
+  Sizes n;
+  DType elements;
+  const std::int32_t* offsets;
+
+  std::int64_t most_rows() const { return n.rows; }
+  sm90::Groups groups() const { return {offsets, n.groups, n.rows}; }
+  sm90::Matrices table(const Rows& rows) const {
+    return {const_cast<void*>(rows.data), DType::bf16, n.rows, rows.columns, rows.stride};
+  }
+  sm90::Matrices stack(const MatrixStack& w, std::int64_t rows, std::int64_t columns) const {
+    return {w.first.data, w.first.dtype, rows, columns, columns, n.groups, w.stride};
+  }
+  void apply(const Rows& x, const MatrixStack& w, bool transposed, const Rows& out, float beta = 0) const {
+    ANANKE_CHECK(beta == 0, "grouped_mlp: a product of all groups, added {} times", beta);
+    const std::int64_t from = x.columns, to = out.columns;
+    products.multiply(stream, groups(), table(x), transposed ? stack(w, to, from) : stack(w, from, to), !transposed,
+                      table(out));
+  }
+  void add_gradient(const Rows& a, const Rows& b, const MatrixStack& w) const {
+    products.multiply_rows(stream, groups(), table(a), table(b), stack(w, a.columns, b.columns), true);
+  }
+  // Whether the kernels take the matrices, and tables of `hidden` columns at these addresses (null: there is none). In
+  // `saved` and `workspace` lies nothing that they would not take beside those.
+  bool take(const GroupedMlp::Weights& w, std::initializer_list<const void*> tables) const {
+    if (elements != DType::bf16) return false;
+    for (const void* data : tables) {
+      if (data && !products.take(n.groups, std::array{table(whole(data, n.hidden))})) return false;
+    }
+    return n.width % 8 == 0 &&
+           products.take(n.groups, std::array{stack(w.gate, n.width, n.hidden), stack(w.up, n.width, n.hidden),
+                                              stack(w.down, n.hidden, n.width)});
+  }
+};
+
+// Of as many rows as the host knows that groups have at most.
+template <class Groups>
+void activate(const Groups& groups, const std::int32_t* used, const Saved& saved, const Scratch& scratch) {
+  const std::int64_t count = groups.most_rows() * groups.n.width;
   if (count == 0) return;
   with_elements(groups.elements, [&](auto element) {
     using T = decltype(element);
     with_packs<T>(groups.n.width, {saved.both, scratch.middle}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       activate_kernel<N><<<static_cast<unsigned>(blocks_for(count / N, threads)), threads, 0, groups.stream>>>(
-          count / N, groups.n.width / N, reinterpret_cast<const T*>(saved.both), reinterpret_cast<T*>(scratch.middle));
+          count / N, groups.n.width / N, used, reinterpret_cast<const T*>(saved.both),
+          reinterpret_cast<T*>(scratch.middle));
       ANANKE_CUDA_LAUNCHED("grouped_mlp: activation");
     });
   });
 }
 
-void activate_backward(const Groups& groups, const Saved& saved, const Scratch& scratch, const float* row_weights,
-                       float* d_row_weights) {
-  const std::int64_t rows = groups.used();
+template <class Groups>
+void activate_backward(const Groups& groups, const std::int32_t* used, const Saved& saved, const Scratch& scratch,
+                       const float* row_weights, float* d_row_weights) {
+  const std::int64_t rows = groups.most_rows();
   if (rows == 0) return;
   with_elements(groups.elements, [&](auto element) {
     using T = decltype(element);
     with_packs<T>(groups.n.width, {saved.both, scratch.middle, scratch.dboth}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       activate_backward_kernel<N><<<static_cast<unsigned>(blocks_for(rows, threads / 32)), threads, 0, groups.stream>>>(
-          rows, groups.n.width / N, row_weights, reinterpret_cast<const T*>(saved.both),
+          rows, groups.n.width / N, used, row_weights, reinterpret_cast<const T*>(saved.both),
           reinterpret_cast<T*>(scratch.middle), reinterpret_cast<T*>(scratch.dboth), d_row_weights);
       ANANKE_CUDA_LAUNCHED("grouped_mlp: gradient of the activation");
     });
   });
+}
+
+template <class Groups>
+void run_forward(const Groups& groups, const GroupedMlp::Forward& a, const Saved& saved, const Scratch& scratch) {
+  const Sizes& n = groups.n;
+  const Rows x = whole(a.x.data, n.hidden);
+  if (joined(a.weights.gate, a.weights.up, n)) {
+    groups.apply(x, a.weights.gate, true, whole(saved.both, 2 * n.width));
+  } else {
+    groups.apply(x, a.weights.gate, true, half(saved.both, 0, n, groups.elements));
+    groups.apply(x, a.weights.up, true, half(saved.both, 1, n, groups.elements));
+  }
+  if (!a.y) return;
+  activate(groups, data<const std::int32_t>(a.offsets) + n.groups, saved, scratch);
+  groups.apply(whole(scratch.middle, n.width), a.weights.down, true, whole(a.y.data, n.hidden));
+}
+
+template <class Groups>
+void run_backward(const Groups& groups, const GroupedMlp::Backward& a, const Saved& saved, const Scratch& scratch) {
+  const Sizes& n = groups.n;
+  const Rows x = whole(a.x.data, n.hidden), dx = whole(a.dx.data, n.hidden), dy = whole(a.dy.data, n.hidden),
+             dboth = whole(scratch.dboth, 2 * n.width);
+  const auto half_of_dboth = [&](int which) { return half(scratch.dboth, which, n, groups.elements); };
+  groups.apply(dy, a.weights.down, false, half_of_dboth(0));
+  activate_backward(groups, data<const std::int32_t>(a.offsets) + n.groups, saved, scratch,
+                    data<const float>(a.row_weights), data<float>(a.d_row_weights));
+  if (joined(a.weights.gate, a.weights.up, n)) {
+    groups.apply(dboth, a.weights.gate, false, dx);
+  } else {
+    groups.apply(half_of_dboth(0), a.weights.gate, false, dx);
+    groups.apply(half_of_dboth(1), a.weights.up, false, dx, 1);
+  }
+  if (joined(a.gradient.gate, a.gradient.up, n)) {
+    groups.add_gradient(dboth, x, a.gradient.gate);
+  } else {
+    groups.add_gradient(half_of_dboth(0), x, a.gradient.gate);
+    groups.add_gradient(half_of_dboth(1), x, a.gradient.up);
+  }
+  groups.add_gradient(dy, whole(scratch.middle, n.width), a.gradient.down);
 }
 
 }  // namespace
@@ -241,18 +329,13 @@ void CudaGroupedMlp::forward(Stream& stream, const Forward& a) {
   const Sizes n = arguments::check(a, elements);
   const auto [saved, scratch] = Memory("grouped_mlp forward", n, elements, a.saved, a.workspace);
   if (n.groups == 0 || n.rows == 0) return;
-  const Groups groups{products_, sides_,   raw(stream),
-                      n,         elements, checked(n, offsets_.get(stream, a.offsets, a.known_offsets))};
-  const Rows x = groups.whole(a.x.data, n.hidden);
-  if (joined(a.weights.gate, a.weights.up, n)) {
-    groups.apply(x, a.weights.gate, true, groups.whole(saved.both, 2 * n.width));
-  } else {
-    groups.apply(x, a.weights.gate, true, groups.half(saved.both, 0));
-    groups.apply(x, a.weights.up, true, groups.half(saved.both, 1));
+  const DeviceGroups groups{grouped_products_, raw(stream), n, elements, data<const std::int32_t>(a.offsets)};
+  if (kernels_ == GroupedKernels::sm90 && groups.take(a.weights, {a.x.data, a.y.data})) {
+    return run_forward(groups, a, saved, scratch);
   }
-  if (!a.y) return;
-  activate(groups, saved, scratch);
-  groups.apply(groups.whole(scratch.middle, n.width), a.weights.down, true, groups.whole(a.y.data, n.hidden));
+  run_forward(LibraryGroups{products_, sides_, raw(stream), n, elements,
+                            checked(n, offsets_.get(stream, a.offsets, a.known_offsets))},
+              a, saved, scratch);
 }
 
 void CudaGroupedMlp::backward(Stream& stream, const Backward& a) {
@@ -260,25 +343,14 @@ void CudaGroupedMlp::backward(Stream& stream, const Backward& a) {
   const Sizes n = arguments::check(a, elements);
   const auto [saved, scratch] = Memory("grouped_mlp backward", n, elements, a.saved, a.workspace);
   if (n.groups == 0 || n.rows == 0) return;
-  const Groups groups{products_, sides_,   raw(stream),
-                      n,         elements, checked(n, offsets_.get(stream, a.offsets, a.known_offsets))};
-  const Rows x = groups.whole(a.x.data, n.hidden), dx = groups.whole(a.dx.data, n.hidden),
-             dy = groups.whole(a.dy.data, n.hidden), dboth = groups.whole(scratch.dboth, 2 * n.width);
-  groups.apply(dy, a.weights.down, false, groups.half(scratch.dboth, 0));
-  activate_backward(groups, saved, scratch, data<const float>(a.row_weights), data<float>(a.d_row_weights));
-  if (joined(a.weights.gate, a.weights.up, n)) {
-    groups.apply(dboth, a.weights.gate, false, dx);
-  } else {
-    groups.apply(groups.half(scratch.dboth, 0), a.weights.gate, false, dx);
-    groups.apply(groups.half(scratch.dboth, 1), a.weights.up, false, dx, 1);
+  const DeviceGroups groups{grouped_products_, raw(stream), n, elements, data<const std::int32_t>(a.offsets)};
+  if (kernels_ == GroupedKernels::sm90 && joined(a.weights.gate, a.weights.up, n) &&
+      groups.take(a.weights, {a.x.data, a.dy.data, a.dx.data}) && groups.take(a.gradient, {})) {
+    return run_backward(groups, a, saved, scratch);
   }
-  if (joined(a.gradient.gate, a.gradient.up, n)) {
-    groups.add_gradient(dboth, x, a.gradient.gate);
-  } else {
-    groups.add_gradient(groups.half(scratch.dboth, 0), x, a.gradient.gate);
-    groups.add_gradient(groups.half(scratch.dboth, 1), x, a.gradient.up);
-  }
-  groups.add_gradient(dy, groups.whole(scratch.middle, n.width), a.gradient.down);
+  run_backward(LibraryGroups{products_, sides_, raw(stream), n, elements,
+                             checked(n, offsets_.get(stream, a.offsets, a.known_offsets))},
+               a, saved, scratch);
 }
 
 }  // namespace ananke::cuda

@@ -54,10 +54,11 @@ class HostBench final : public Bench {
 
 class CudaBench final : public Bench {
  public:
-  CudaBench(DType elements, AttentionChoice attention, bool deterministic)
+  CudaBench(DType elements, AttentionChoice attention, bool deterministic, GroupedKernels grouped)
       : Bench(elements, elements == DType::bf16),
         device_({0, "test", std::size_t{64} << 20, std::size_t{1} << 20}),
-        operators_(device_.facts(), device_.memory(), device_.host_memory(), elements, attention, deterministic) {}
+        operators_(device_.facts(), device_.memory(), device_.host_memory(), elements, attention, deterministic,
+                   grouped) {}
   ~CudaBench() override { clear(); }
   const OperatorSet& operators() override { return operators_.set(); }
   Stream& stream() override { return device_.stream(Resource::compute); }
@@ -65,6 +66,7 @@ class CudaBench final : public Bench {
     stream().synchronize();
     operators_.check();
   }
+  std::uint64_t reads() override { return operators_.reads(); }
 
  protected:
   Arena& memory() override { return device_.memory(); }
@@ -136,9 +138,12 @@ SharedBenches& shared_benches() {  // GoogleTest owns it
 }  // namespace
 
 std::unique_ptr<Bench> host_bench(bool rounded) { return std::make_unique<HostBench>(rounded); }
-std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention, bool deterministic) {
-  return std::make_unique<CudaBench>(elements, attention, deterministic);
+std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention, bool deterministic,
+                                  GroupedKernels grouped) {
+  return std::make_unique<CudaBench>(elements, attention, deterministic, grouped);
 }
+
+bool compute_capability_9() { return DeviceFacts::of(0).major == 9; }
 
 std::string no_device() {
   int count = 0;
@@ -230,8 +235,8 @@ void compare(const std::string& what, const Run& run, std::initializer_list<DTyp
   }
 }
 
-void expect_refused(const std::function<void(Bench&)>& call, std::initializer_list<const char*> words) {
-  const auto device = cuda_bench(DType::f32);
+void expect_refused(const std::function<void(Bench&)>& call, std::initializer_list<const char*> words, DType elements) {
+  const auto device = cuda_bench(elements);
   try {
     call(*device);
     device->finish();

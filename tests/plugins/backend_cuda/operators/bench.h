@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plugins/backend_cuda/operators/attention.h"
+#include "plugins/backend_cuda/operators/grouped_mlp.h"
 #include "runtime/device/arena.h"
 #include "runtime/operators/operator_set.h"
 
@@ -37,7 +38,8 @@ class Bench {
   const OperatorSet* operator->() { return &operators(); }
   virtual const OperatorSet& operators() = 0;
   virtual Stream& stream() = 0;
-  virtual void finish() = 0;  // throws what went wrong
+  virtual void finish() = 0;                   // throws what went wrong
+  virtual std::uint64_t reads() { return 0; }  // of device numbers by operators
 
   Tensor activation(const Floats& values, const Shape& shape);  // f32 or bf16
   template <class T>
@@ -86,7 +88,8 @@ class Bench {
 
 std::unique_ptr<Bench> host_bench(bool rounded);
 std::unique_ptr<Bench> cuda_bench(DType elements, AttentionChoice attention = AttentionChoice::own,
-                                  bool deterministic = false);
+                                  bool deterministic = false, GroupedKernels grouped = GroupedKernels::sm90);
+bool compute_capability_9();  // of the first device
 // Why there is no device, or empty.
 std::string no_device();
 
@@ -115,7 +118,8 @@ void compare(const std::string& what, const Run& run,
 // The same on one device, the first `same` results the same bits.
 void compare_on(Bench& device, const std::string& what, const Run& run, std::size_t same);
 // The device refuses: the call, or the wait for it, throws Error(internal) whose message holds all `words`.
-void expect_refused(const std::function<void(Bench&)>& call, std::initializer_list<const char*> words);
+void expect_refused(const std::function<void(Bench&)>& call, std::initializer_list<const char*> words,
+                    DType elements = DType::f32);
 
 Floats random_floats(std::int64_t n, unsigned seed, float scale = 1);
 // Multiples of 1/4 between -1 and 1: sums of their products are exact in f32, whatever the order.

@@ -299,7 +299,44 @@ TEST_F(CudaGroupedMlp, MatchesTheHost) {
   }
 }
 
+// Sizes that kernels for compute capability 9.0 take: tiles of 128 rows and 256 columns with ends of all kinds.
+const MlpCase aligned_cases[] = {{{64, 32, 48, 1}, {0, 64}},
+                                 {{130, 8, 8, 2}, {0, 1, 130}},
+                                 {{700, 136, 264, 6}, {0, 0, 129, 129, 320, 511, 640}},
+                                 {{700, 136, 264, 6}, {0, 63, 128, 256, 321, 576, 700}, true, false, true},
+                                 {{700, 136, 264, 6}, {0, 0, 0, 0, 0, 0, 700}, false, false, true, true},
+                                 {{700, 136, 264, 6}, {0, 127, 127, 127, 127, 127, 127}, false, false, true},
+                                 {{1024, 512, 320, 3}, {0, 384, 640, 1024}, false, false, true}};
+
+TEST_F(CudaGroupedMlp, MatchesTheHostWithoutReadingOffsets) {
+  const auto device = cuda_bench(DType::bf16);
+  for (const MlpCase& c : aligned_cases) {
+    compare_on(
+        *device, "grouped_mlp of " + std::to_string(c.n.rows) + " rows",
+        [&](Bench& bench) { return grouped_mlp(bench, c); }, ~std::size_t{0});
+    if (HasFatalFailure()) return;
+  }
+  if (!compute_capability_9()) GTEST_SKIP() << "offsets are read where the device is not of compute capability 9.0";
+  EXPECT_EQ(device->reads(), 0u);
+}
+
+TEST_F(CudaGroupedMlp, MatchesTheHostByCublasLt) {
+  const auto device = cuda_bench(DType::bf16, AttentionChoice::own, false, GroupedKernels::cublaslt);
+  for (const MlpCase& c : aligned_cases) {
+    compare_on(
+        *device, "grouped_mlp of " + std::to_string(c.n.rows) + " rows by cuBLASLt",
+        [&](Bench& bench) { return grouped_mlp(bench, c); }, ~std::size_t{0});
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(device->reads(), 0u);
+}
+
 TEST_F(CudaGroupedMlp, SaysWhichOffsetsAreWrong) {
+  expect_refused(
+      [](Bench& bench) {
+        grouped_mlp(bench, {{5, 16, 8, 2}, {0, 4, 6}});
+      },
+      {"grouped_mlp", "group 1 has rows [4, 6) of 5"}, DType::bf16);
   expect_refused(
       [](Bench& bench) {
         grouped_mlp(bench, {{5, 3, 4, 2}, {0, 4, 6}});

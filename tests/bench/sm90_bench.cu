@@ -1,0 +1,605 @@
+// Kernels for compute capability 9.0 alone, in variants: right against a plain kernel, and how fast.
+//
+//   sm90_bench check [variant [part of a case's name]]     small ragged shapes; every case in a process of its own
+//   sm90_bench time [variant [part of a shape's name]]     experts' shapes, against cuBLASLt in the same run
+//
+// `variant`: 3x4 (what the product uses), another tile (variants() below), or all.
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "plugins/backend_cuda/cuda_device.h"
+#include "plugins/backend_cuda/environment.h"
+#include "plugins/backend_cuda/operators/products.h"
+#include "plugins/backend_cuda/operators/side_streams.h"
+#include "plugins/backend_cuda/sm90/launch.cuh"
+#include "runtime/base/error.h"
+
+namespace ananke::cuda::sm90 {
+namespace {
+
+using bf16 = __nv_bfloat16;
+using Offsets = std::vector<std::int32_t>;
+
+enum Kind { forward, backward, gradient, dense_f32, kinds };
+constexpr const char* kind_names[] = {"forward", "backward", "gradient", "dense f32"};
+
+struct Variant {
+  std::string name;
+  std::array<void (*)(), kinds> prepare;
+  std::array<void (*)(cudaStream_t, const TensorMaps&, int, const Matrices&, const Matrices&, const Matrices&,
+                      Arguments),
+             kinds>
+      launch;
+};
+
+template <int tile_n, int stages, int bf16_slabs, int f32_slabs>
+Variant variant(const char* name) {
+  using F = Config<Ragged::m, Major::k, Major::k, bf16, tile_n, stages, bf16_slabs>;
+  using B = Config<Ragged::m, Major::k, Major::mn, bf16, tile_n, stages, bf16_slabs>;
+  using G = Config<Ragged::k, Major::mn, Major::mn, float, tile_n, stages, f32_slabs>;
+  using D = Config<Ragged::m, Major::k, Major::k, float, tile_n, stages, f32_slabs>;
+  return {name, {prepare<F>, prepare<B>, prepare<G>, prepare<D>}, {launch<F>, launch<B>, launch<G>, launch<D>}};
+}
+
+std::vector<Variant> variants() {
+  return {variant<256, 3, 4, 4>("3x4"), variant<256, 4, 2, 2>("4x2"), variant<128, 5, 2, 4>("128")};
+}
+
+// Device memory, filled with a byte.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes, int filling = 0xff) : bytes_(bytes) {
+    check(cudaMalloc(&data_, std::max<std::size_t>(bytes, 16)), "reserve memory");
+    check(cudaMemset(data_, filling, bytes), "fill memory");
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { cudaFree(data_); }
+  void* data() const { return data_; }
+  template <class T>
+  std::vector<T> read() const {
+    std::vector<T> values(bytes_ / sizeof(T));
+    check(cudaMemcpy(values.data(), data_, values.size() * sizeof(T), cudaMemcpyDeviceToHost), "read memory");
+    return values;
+  }
+  template <class T>
+  void write(const std::vector<T>& values) {
+    check(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "write memory");
+  }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+__device__ float noise(unsigned long long at, unsigned seed) {
+  unsigned long long z = at * 0x9e3779b97f4a7c15ull + seed * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+  z ^= z >> 31;
+  float sum = 0;  // of four uniform numbers: nearly normal, deviation 0.29
+  for (int i = 0; i < 4; ++i) sum += static_cast<float>(z >> 16 * i & 0xffff) / 65536.0f - 0.5f;
+  return sum * 0.5f;
+}
+
+// Matrices get random numbers where `rows` says so; between and behind them stays what was there.
+__global__ void fill_kernel(Matrices m, std::int64_t rows, unsigned seed) {
+  const std::int64_t per = rows * m.columns, all = m.count * per;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < all; i += step) {
+    const std::int64_t at = i / per * m.matrix_stride + i % per / m.columns * m.stride + i % m.columns;
+    if (m.dtype == DType::bf16) {
+      static_cast<bf16*>(m.data)[at] = __float2bfloat16_rn(noise(i, seed));
+    } else {
+      static_cast<float*>(m.data)[at] = noise(i, seed);
+    }
+  }
+}
+void fill(const Matrices& m, std::int64_t rows, unsigned seed) {
+  if (rows == 0) return;
+  fill_kernel<<<4096, 256>>>(m, rows, seed);
+  check(cudaGetLastError(), "fill a matrix");
+}
+
+struct Plain {
+  Kind kind;
+  Matrices a, b, out;  // out: f32, with the strides of the one to be compared
+  const std::int32_t* offsets;
+  int groups;
+  bool add;
+};
+__device__ float at(const Matrices& m, std::int64_t matrix, std::int64_t row, std::int64_t column) {
+  return __bfloat162float(static_cast<const bf16*>(m.data)[matrix * m.matrix_stride + row * m.stride + column]);
+}
+// A thread per element.
+__global__ void plain_kernel(Plain p) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x,
+                     row = blockIdx.y * 8 + threadIdx.y, group_of_out = blockIdx.z;
+  if (row >= p.out.rows || column >= p.out.columns) return;
+  float sum = 0;
+  auto* out = static_cast<float*>(p.out.data) + group_of_out * p.out.matrix_stride + row * p.out.stride + column;
+  if (p.kind == gradient) {
+    const int begin = p.offsets[group_of_out], end = p.offsets[group_of_out + 1];
+    for (int r = begin; r < end; ++r) sum = fmaf(at(p.a, 0, r, row), at(p.b, 0, r, column), sum);
+    *out = p.add ? *out + sum : sum;
+    return;
+  }
+  int group = 0;
+  while (group < p.groups && row >= p.offsets[group + 1]) ++group;
+  if (group == p.groups) return;
+  for (int k = 0; k < p.a.columns; ++k) {
+    sum = fmaf(at(p.a, 0, row, k), p.kind == backward ? at(p.b, group, k, column) : at(p.b, group, column, k), sum);
+  }
+  *out = sum;
+}
+
+// A product of one kind: its tensors, the call, and what cuBLASLt is to do.
+struct Problem {
+  Kind kind;
+  std::int64_t rows, n, k;  // gradient: k is the number of columns of a
+  Offsets offsets;
+  bool add = false;
+  std::int64_t pad = 0;  // elements behind every row and every matrix
+
+  std::int64_t groups() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  std::int64_t used() const { return offsets.back(); }
+  double flops() const { return 2.0 * static_cast<double>(used()) * static_cast<double>(n) * static_cast<double>(k); }
+  static Matrices table(std::int64_t rows, std::int64_t columns, std::int64_t pad, DType dtype) {
+    return {nullptr, dtype, rows, columns, columns + pad, 1, rows * (columns + pad)};
+  }
+  static Matrices stack(std::int64_t count, std::int64_t rows, std::int64_t columns, std::int64_t pad, DType dtype) {
+    return {nullptr, dtype, rows, columns, columns + pad, count, rows * (columns + pad) + pad};
+  }
+  Matrices a() const { return table(rows, k, pad, DType::bf16); }
+  Matrices b() const {
+    if (kind == gradient) return table(rows, n, pad, DType::bf16);
+    return kind == backward ? stack(groups(), k, n, pad, DType::bf16) : stack(groups(), n, k, pad, DType::bf16);
+  }
+  Matrices out() const {
+    if (kind == gradient) return stack(groups(), k, n, pad, DType::f32);
+    return table(rows, n, pad, kind == dense_f32 ? DType::f32 : DType::bf16);
+  }
+};
+
+std::size_t elements_of(const Matrices& m) { return static_cast<std::size_t>(m.count * m.matrix_stride); }
+
+class Tensors {
+ public:
+  explicit Tensors(const Problem& p)
+      : problem(p), offsets(p.offsets.size() * 4), counter(256, 0), a(make(p.a())), b(make(p.b())), out(make(p.out())) {
+    offsets.write(p.offsets);
+    fill(a, p.used(), 1);
+    fill(b, p.kind == gradient ? p.used() : b.rows, 2);
+    reset();
+  }
+  void reset() {
+    check(cudaMemset(out.data, 0xff, elements_of(out) * size_of(out.dtype)), "fill memory");
+    if (problem.add) fill(out, out.rows, 3);
+  }
+  Arguments arguments(int strip) {
+    Arguments call{};
+    call.offsets = static_cast<const std::int32_t*>(offsets.data());
+    call.groups = static_cast<int>(problem.groups());
+    call.rows = static_cast<int>(problem.rows);
+    call.m = problem.kind == gradient ? static_cast<int>(problem.k) : 0;
+    call.n = static_cast<int>(problem.n);
+    call.k = problem.kind == gradient ? 0 : static_cast<int>(problem.k);
+    call.add = problem.add;
+    call.strip = strip;
+    call.counter = static_cast<TileCounter*>(counter.data());
+    call.faults = {static_cast<int*>(counter.data()) + 16,
+                   reinterpret_cast<FaultRecord*>(static_cast<std::byte*>(counter.data()) + 128)};
+    return call;
+  }
+  int fault() const { return counter.read<int>()[16]; }
+
+  const Problem problem;
+  Memory offsets, counter;
+  std::vector<std::unique_ptr<Memory>> memory;
+  Matrices a, b, out;
+
+ private:
+  Matrices make(Matrices m) {
+    memory.push_back(std::make_unique<Memory>(elements_of(m) * size_of(m.dtype)));
+    m.data = memory.back()->data();
+    return m;
+  }
+};
+
+float value_of(const std::vector<std::uint16_t>& halves, std::size_t i) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(halves[i]) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+float value_of(const std::vector<float>& values, std::size_t i) { return values[i]; }
+
+// Compares with what the plain kernel gives; what it has not written must be as it was. False where they differ.
+template <class T>
+bool compare(const Problem& p, const Matrices& shape, const std::vector<T>& got, const std::vector<float>& want) {
+  double largest = 0, worst = 0;
+  for (const float v : want) largest = std::isfinite(v) ? std::max(largest, std::abs(static_cast<double>(v))) : largest;
+  const double tolerance = sizeof(T) == 2 ? largest / 200 : largest / 50000;
+  std::int64_t wrong = 0, touched = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const float x = value_of(got, i), y = want[i];
+    const bool blank = std::isnan(y);
+    if (blank && std::isnan(x)) continue;
+    const double error = blank ? INFINITY : std::abs(static_cast<double>(x) - static_cast<double>(y));
+    touched += blank;
+    if (!(error <= tolerance)) {
+      if (wrong++ < 6) {
+        const auto matrix = static_cast<std::int64_t>(i) / shape.matrix_stride,
+                   rest = static_cast<std::int64_t>(i) % shape.matrix_stride;
+        fmt::print("    matrix {} row {} column {}: {} and not {}\n", matrix, rest / shape.stride, rest % shape.stride,
+                   x, y);
+      }
+    } else if (!blank) {
+      worst = std::max(worst, error);
+    }
+  }
+  fmt::print("  {:<9} rows {} n {} k {} groups {}{}{}: {}, error {:.2e} of {:.2e}", kind_names[p.kind], p.rows, p.n,
+             p.k, p.groups(), p.add ? " added" : "", p.pad ? " padded" : "", wrong ? "WRONG" : "right", worst, largest);
+  if (wrong) fmt::print(", {} of {} wrong, {} outside", wrong, want.size(), touched);
+  return wrong == 0;
+}
+
+bool check_problem(const Variant& v, const Problem& p, const TensorMaps& maps, int blocks) {
+  Tensors t(p);
+  Memory plain(elements_of(t.out) * 4);
+  Matrices plain_out = t.out;
+  plain_out.data = plain.data();
+  plain_out.dtype = DType::f32;
+  if (p.add) fill(plain_out, plain_out.rows, 3);
+  const dim3 grid(static_cast<unsigned>((p.n + 31) / 32), static_cast<unsigned>((t.out.rows + 7) / 8),
+                  static_cast<unsigned>(t.out.count));
+  plain_kernel<<<grid, dim3(32, 8)>>>({p.kind, t.a, t.b, plain_out, static_cast<const std::int32_t*>(t.offsets.data()),
+                                       static_cast<int>(p.groups()), p.add});
+  check(cudaGetLastError(), "launch the plain kernel");
+  v.prepare[p.kind]();
+  bool right = true;
+  std::vector<std::uint16_t> first;
+  for (const int strip : {16, 1, 3}) {  // the same bits in any order of tiles
+    t.reset();
+    check(cudaDeviceSynchronize(), "prepare");
+    v.launch[p.kind](nullptr, maps, strip == 3 ? 7 : blocks, t.a, t.b, t.out, t.arguments(strip));
+    check(cudaDeviceSynchronize(), "run the kernel");
+    const Memory& out = *t.memory.back();
+    const auto bits = out.read<std::uint16_t>();
+    if (first.empty()) {
+      first = bits;
+      right = t.out.dtype == DType::bf16 ? compare(p, t.out, bits, plain.read<float>())
+                                         : compare(p, t.out, out.read<float>(), plain.read<float>());
+    }
+    const std::vector<int> counter = t.counter.read<int>();
+    if (bits != first) fmt::print(", DIFFERS with strips of {}", strip);
+    if (counter[0] != 0 || counter[1] != 0) fmt::print(", COUNTER left at {} {}", counter[0], counter[1]);
+    if (t.fault() != 0) fmt::print(", FAULT");
+    right = right && bits == first && counter[0] == 0 && counter[1] == 0 && t.fault() == 0;
+  }
+  fmt::print("\n");
+  return right;
+}
+
+std::vector<std::pair<std::string, Problem>> cases() {
+  const Offsets one{0, 128}, ragged{0, 0, 1, 64, 64, 191, 320, 449, 449, 600}, tails{0, 63, 127, 192, 321, 321, 450};
+  const Offsets last{0, 0, 0, 333}, first{0, 333, 333, 333}, none{0, 0, 0, 0}, large{0, 1000, 1001, 3001, 4096};
+  std::vector<std::pair<std::string, Problem>> all;
+  const auto add = [&](const std::string& name, Kind kind, std::int64_t rows, std::int64_t n, std::int64_t k,
+                       const Offsets& offsets, bool added = false, std::int64_t pad = 0) {
+    all.emplace_back(fmt::format("{} {}", kind_names[kind], name), Problem{kind, rows, n, k, offsets, added, pad});
+  };
+  for (const Kind kind : {forward, backward, gradient, dense_f32}) {
+    add("one tile", kind, 128, 256, kind == gradient ? 128 : 64, one);
+    add("one tile long", kind, 128, 256, 512, one);
+    add("small", kind, 128, 8, 8, one);
+    add("small", kind, 128, 64, 64, {0, 1});
+    add("ragged", kind, 640, 520, 200, ragged, false, 8);
+    add("tails", kind, 450, 264, 136, tails);
+    add("last", kind, 350, 128, 72, last, false, 16);
+    add("first", kind, 350, 128, 72, first);
+    add("none", kind, 350, 128, 72, none);
+    add("large", kind, 4200, 1792, 2048, large);
+    if (kind != gradient) continue;
+    add("ragged added", kind, 640, 520, 200, ragged, true, 8);
+    add("none added", kind, 350, 128, 72, none, true);
+    add("large added", kind, 4200, 1792, 2048, large, true);
+  }
+  Offsets many{0};  // more groups than a warp has lanes
+  std::mt19937 engine(5);
+  for (int g = 0; g < 200; ++g) many.push_back(many.back() + static_cast<int>(engine() % 23));
+  for (const Kind kind : {forward, backward, gradient}) add("many", kind, 23 * 200, 96, 72, many);
+  return all;
+}
+
+// Offsets that are none are reported, nothing is written.
+bool check_refusals(const Variant& v, const TensorMaps& maps, int blocks) {
+  bool right = true;
+  for (const Offsets& offsets : {Offsets{1, 4, 5}, Offsets{0, 70, 64}, Offsets{0, 4, 200}}) {
+    Tensors t({forward, 128, 64, 64, {0, 64, 128}});
+    t.offsets.write(offsets);
+    v.prepare[forward]();
+    v.launch[forward](nullptr, maps, blocks, t.a, t.b, t.out, t.arguments(16));
+    check(cudaDeviceSynchronize(), "run the kernel");
+    const auto bits = t.memory.back()->read<std::uint16_t>();
+    const bool refused = t.fault() == 1 && std::ranges::all_of(bits, [](std::uint16_t b) { return b == 0xffff; });
+    fmt::print("  offsets {} {} {}: {}\n", offsets[0], offsets[1], offsets[2], refused ? "refused" : "NOT REFUSED");
+    right = right && refused;
+  }
+  return right;
+}
+
+// body() in a process of its own: a kernel that fails takes the context with it.
+bool apart(const std::function<bool()>& body) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    bool right = false;
+    try {
+      right = body();
+    } catch (const std::exception& error) {
+      fmt::print("  FAILED: {}\n", error.what());
+    }
+    std::fflush(nullptr);
+    _exit(right ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFSIGNALED(status)) fmt::print("  DIED of signal {}\n", WTERMSIG(status));
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int check_all(const std::string& wanted, const std::string& part) {
+  int failed = 0;
+  for (const Variant& v : variants()) {
+    if (wanted != "all" && wanted != v.name) continue;
+    // Cases of a kind share a process until one fails.
+    std::vector<std::pair<std::string, Problem>> all = cases();
+    std::erase_if(all, [&](const auto& c) { return c.first.find(part) == std::string::npos; });
+    fmt::print("variant {}\n", v.name);
+    std::size_t next = 0;
+    std::array<int, kinds> died{};
+    while (next < all.size()) {
+      int ends[2];
+      if (pipe(ends) != 0) return 1;
+      const Kind kind = all[next].second.kind;
+      if (died[kind] == 2) {  // each may have waited for a kernel that hangs
+        fmt::print("  {}: not tried\n", all[next++].first);
+        continue;
+      }
+      const bool right = apart([&] {
+        const DeviceFacts facts = DeviceFacts::of(0);
+        const TensorMaps maps;
+        bool good = true;
+        for (std::size_t i = next; i < all.size() && all[i].second.kind == kind; ++i) {
+          const char begun = 1;
+          if (write(ends[1], &begun, 1) != 1) return false;
+          good = check_problem(v, all[i].second, maps, facts.multiprocessors) && good;
+          std::fflush(nullptr);
+        }
+        return good;
+      });
+      close(ends[1]);
+      std::size_t done = 0;
+      for (char begun; read(ends[0], &begun, 1) == 1;) ++done;
+      close(ends[0]);
+      failed += right ? 0 : 1;
+      next += std::max<std::size_t>(done, 1);
+      died[kind] += right ? 0 : 1;
+    }
+    failed += apart([&] { return check_refusals(v, TensorMaps(), DeviceFacts::of(0).multiprocessors); }) ? 0 : 1;
+  }
+  fmt::print("{}\n", failed ? "THERE IS SOMETHING WRONG" : "all right");
+  std::fflush(nullptr);
+  return failed ? 1 : 0;
+}
+
+// --- time ------------------------------------------------------------------------------------------------------------
+
+__global__ void difference_kernel(std::int64_t n, const void* a, const void* b, bool halves, unsigned* largest) {
+  float difference = 0, size = 0;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
+    const float x = halves ? __bfloat162float(static_cast<const bf16*>(a)[i]) : static_cast<const float*>(a)[i];
+    const float y = halves ? __bfloat162float(static_cast<const bf16*>(b)[i]) : static_cast<const float*>(b)[i];
+    difference = isnan(x) || isnan(y) ? INFINITY : fmaxf(difference, fabsf(x - y));
+    size = fmaxf(size, fabsf(y));
+  }
+  atomicMax(largest, __float_as_uint(difference));  // of numbers that are not negative: the same order
+  atomicMax(largest + 1, __float_as_uint(size));
+}
+
+class Clock {
+ public:
+  Clock() {
+    check(cudaEventCreate(&begin_), "make an event");
+    check(cudaEventCreate(&end_), "make an event");
+  }
+  ~Clock() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+  // Microseconds: the median of some runs after some that warm up.
+  double median(cudaStream_t stream, const std::function<void()>& run) {
+    std::vector<float> times;
+    for (int i = 0; i < 11; ++i) {
+      check(cudaEventRecord(begin_, stream), "record an event");
+      run();
+      check(cudaEventRecord(end_, stream), "record an event");
+      check(cudaStreamSynchronize(stream), "run a kernel");
+      float milliseconds = 0;
+      check(cudaEventElapsedTime(&milliseconds, begin_, end_), "take a time");
+      if (i >= 2) times.push_back(milliseconds);
+    }
+    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+    return static_cast<double>(times[times.size() / 2]) * 1e3;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+class Library {
+ public:
+  Library() : device_({0, "bench"}), products_(device_.facts(), device_.memory()), sides_(device_.facts()) {}
+  cudaStream_t stream() { return raw(device_.stream(Resource::compute)); }
+  int blocks() const { return device_.facts().multiprocessors; }
+  // Group by group on streams side by side, as the operator without these kernels does it.
+  void run(const Tensors& t) {
+    const Problem& p = t.problem;
+    const std::lock_guard lock(sides_.lock);
+    sides_.begin(stream());
+    for (std::int64_t g = 0, turn = 0; g < p.groups(); ++g) {
+      const std::int64_t begin = p.offsets[static_cast<std::size_t>(g)],
+                         rows = p.offsets[static_cast<std::size_t>(g) + 1] - begin;
+      if (rows == 0) continue;
+      const auto row = [&](const Matrices& m) {
+        return static_cast<std::byte*>(m.data) + begin * m.stride * static_cast<std::int64_t>(size_of(m.dtype));
+      };
+      const auto matrix = [&](const Matrices& m) {
+        return static_cast<std::byte*>(m.data) + g * m.matrix_stride * static_cast<std::int64_t>(size_of(m.dtype));
+      };
+      Product call{};
+      const bool wgrad = p.kind == gradient;
+      call.m = wgrad ? p.k : rows;
+      call.n = p.n;
+      call.k = wgrad ? rows : p.k;
+      call.a = {row(t.a), t.a.stride, wgrad};
+      call.b = {wgrad ? row(t.b) : matrix(t.b), t.b.stride, p.kind == forward || p.kind == dense_f32};
+      call.in = DType::bf16;
+      call.out = wgrad ? matrix(t.out) : row(t.out);
+      call.out_stride = t.out.stride;
+      call.out_type = t.out.dtype;
+      call.beta = p.add ? 1 : 0;
+      call.ragged = p.groups() == 1 ? Product::Ragged::none : wgrad ? Product::Ragged::k : Product::Ragged::m;
+      products_.run(sides_.at(stream(), turn++), call);
+    }
+    sides_.end(stream());
+  }
+
+ private:
+  CudaDevice device_;
+  Products products_;
+  SideStreams sides_;
+};
+
+// Rows of experts as a router chooses them: not all as many, none empty.
+Offsets natural(int groups, int mean) {
+  std::mt19937 engine(7);
+  std::normal_distribution<double> normal(1, 0.25);
+  Offsets offsets{0};
+  for (int g = 0; g < groups; ++g) {
+    offsets.push_back(offsets.back() + std::max(1, static_cast<int>(std::lround(mean * normal(engine)))));
+  }
+  return offsets;
+}
+
+std::vector<std::pair<std::string, Problem>> shapes() {
+  const Offsets w2 = natural(96, 5461), m5 = natural(64, 2048), all{0, 8192};
+  std::vector<std::pair<std::string, Problem>> list;
+  const auto add = [&](const std::string& name, Kind kind, const Offsets& offsets, std::int64_t k, std::int64_t n) {
+    list.emplace_back(name, Problem{kind, offsets.back(), n, k, offsets, kind == gradient && offsets.size() > 2});
+  };
+  add("dense 8192 NT", forward, all, 8192, 8192);
+  add("dense 8192 NT f32", dense_f32, all, 8192, 8192);
+  add("dense 8192 NN", backward, all, 8192, 8192);
+  add("dense 8192 TN f32", gradient, all, 8192, 8192);
+  for (const auto& [name, offsets, hidden, width] :
+       {std::tuple("m5", m5, 2048, 768), std::tuple("w2", w2, 6144, 1792)}) {
+    add(fmt::format("{} gate+up", name), forward, offsets, hidden, 2 * width);
+    add(fmt::format("{} down", name), forward, offsets, width, hidden);
+    add(fmt::format("{} down dgrad", name), backward, offsets, hidden, width);
+    add(fmt::format("{} gate+up dgrad", name), backward, offsets, 2 * width, hidden);
+    add(fmt::format("{} gate+up wgrad", name), gradient, offsets, 2 * width, hidden);
+    add(fmt::format("{} down wgrad", name), gradient, offsets, hidden, width);
+  }
+  return list;
+}
+
+std::string compared(Tensors& t, const Memory& theirs) {
+  Memory largest(8, 0);
+  const std::int64_t n = static_cast<std::int64_t>(elements_of(t.out));
+  difference_kernel<<<2048, 256>>>(n, t.out.data, theirs.data(), t.out.dtype == DType::bf16,
+                                   static_cast<unsigned*>(largest.data()));
+  check(cudaGetLastError(), "compare");
+  const std::vector<float> found = largest.read<float>();
+  return fmt::format("{:.1e} of {:.1e}", found[0], found[1]);
+}
+
+int time_all(const std::string& wanted, const std::string& part) {
+  Library library;
+  const TensorMaps maps;
+  Clock clock;
+  const cudaStream_t stream = library.stream();
+  std::vector<Variant> chosen = variants();
+  std::erase_if(chosen, [&](const Variant& v) { return wanted != "all" && wanted != v.name; });
+  for (const Variant& v : chosen) {
+    for (const auto& prepare : v.prepare) prepare();
+  }
+  for (const auto& [name, problem] : shapes()) {
+    if (name.find(part) == std::string::npos) continue;
+    Tensors t(problem);
+    check(cudaDeviceSynchronize(), "prepare");
+    const auto line = [&](const std::string& who, double us, double to, const std::string& more) {
+      fmt::print("{:<20} {:<14} {:>9.1f} us {:>7.1f} TFLOP/s {:>6.3f} of cuBLASLt {}\n", name, who, us,
+                 problem.flops() / us * 1e-6, to / us, more);
+      std::fflush(nullptr);
+    };
+    const double theirs_us = clock.median(stream, [&] { library.run(t); });
+    line("cuBLASLt", theirs_us, theirs_us, "");
+    t.reset();
+    library.run(t);
+    check(cudaDeviceSynchronize(), "run");
+    const std::size_t bytes = elements_of(t.out) * size_of(t.out.dtype);
+    Memory theirs(bytes);
+    check(cudaMemcpy(theirs.data(), t.out.data, bytes, cudaMemcpyDeviceToDevice), "keep");
+    for (const Variant& v : chosen) {
+      for (const int strip : {16, 8, 4, 32}) {
+        if (strip != 16 && &v != &chosen.front()) continue;
+        const auto run = [&] {
+          v.launch[problem.kind](stream, maps, library.blocks(), t.a, t.b, t.out, t.arguments(strip));
+        };
+        t.reset();
+        run();
+        check(cudaDeviceSynchronize(), "run a kernel");
+        const std::string more = compared(t, theirs);
+        line(fmt::format("{} strip {}", v.name, strip), clock.median(stream, run), theirs_us, more);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace ananke::cuda::sm90
+
+int main(int argc, char** argv) {
+  try {
+    const std::string what = argc > 1 ? argv[1] : "", variant = argc > 2 ? argv[2] : "3x4",
+                      part = argc > 3 ? argv[3] : "";
+    ananke::cuda::prepare_environment({});
+    if (what == "check") return ananke::cuda::sm90::check_all(variant, part);
+    if (what == "time") return ananke::cuda::sm90::time_all(variant, part);
+    fmt::print(stderr, "sm90_bench check|time [variant [part of a name]]\n");
+    return 1;
+  } catch (const ananke::Error& error) {
+    fmt::print(stderr, "sm90_bench: {}\n", error.what());
+    return static_cast<int>(error.kind());
+  }
+}
