@@ -133,6 +133,9 @@ struct WidenedElementwise final : Widened<Elementwise> {
     inner->square_sum(stream, values, sum);
     call.finish();
   }
+  void add_in_order(Stream& stream, const TensorView& terms, const TensorView& sum) override {
+    inner->add_in_order(stream, terms, sum);
+  }
   void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) override {
     inner->reciprocal(stream, x, y);
   }
