@@ -225,6 +225,17 @@ std::vector<Fragment> Placement::fragments(int rank) const {
   return fragments;
 }
 
+std::vector<FragmentRun> runs_of(std::span<const Fragment> fragments) {
+  std::vector<FragmentRun> runs;
+  for (const Fragment& one : fragments) {
+    const bool goes_on =
+        !runs.empty() && runs.back().unit == one.unit && runs.back().begin + runs.back().count == one.offset_in_range;
+    if (!goes_on) runs.push_back({one.unit, one.offset_in_range, 0});
+    runs.back().count += one.count;
+  }
+  return runs;
+}
+
 std::string Placement::hash() const {
   Hasher hasher;
   const auto add_number = [&](std::int64_t number) { hasher.update(&number, sizeof number); };

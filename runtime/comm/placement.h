@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,14 @@ struct Fragment {
   std::int64_t count = 0;            // > 0
   std::int64_t offset_in_range = 0;  // where it lies inside the owner's range() of the unit
 };
+
+// Fragments of one unit that lie one behind the other in their owner's range, as one.
+struct FragmentRun {
+  int unit = 0;
+  std::int64_t begin = 0;  // within the owner's range() of the unit
+  std::int64_t count = 0;
+};
+std::vector<FragmentRun> runs_of(std::span<const Fragment> fragments);
 
 class Placement {
  public:

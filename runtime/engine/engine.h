@@ -64,6 +64,7 @@ class Engine {
   Device& device() { return roles_.backend->device(); }
   Stream& compute() { return device().stream(Resource::compute); }
   Parameters& parameters() { return *roles_.parameters; }
+  Place place_of(int unit) const { return roles_.parameters->place_of(table_, unit); }
   const Activations& activations() const { return *roles_.activations; }
   const OptimizerMap& optimizers() const { return roles_.optimizers; }
   // The batches plugin of the job, once; null when it has none.

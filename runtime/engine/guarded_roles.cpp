@@ -20,7 +20,8 @@ auto of_block(int block, int microbatch) {
 }
 auto of_part(const OptimizerUpdate& a) {
   return [&a] {
-    return std::vector<TraceArgument>{{"parameter", a.parameter.name}, {"elements", a.gradient.elements()}};
+    return std::vector<TraceArgument>{{"parameter", a.parameter.name},
+                                      {"elements", (a.gradient ? a.gradient : a.weight).elements()}};
   };
 }
 auto of_layer(const ExpertExchange& a, int chunk = -1) {
@@ -52,10 +53,14 @@ class GuardedParameters final : public Guarded<Parameters> {
   std::vector<CollectiveUse> exchanges(const ParameterTable& table, const Placement& placement) const override {
     return checked(call("exchanges", [&] { return role_->exchanges(table, placement); }));
   }
+  Place place_of(const ParameterTable& table, int unit) const override {
+    return call("place_of", [&] { return role_->place_of(table, unit); });
+  }
   void start(const StartContext& context) override {
     placement_ = &context.placement;
     call("start", [&] { role_->start(context); });
     check_fragments(context.table);
+    check_square_sums();
   }
   std::span<const OwnedFragment> fragments() override {
     return call("fragments", [&] { return role_->fragments(); });
@@ -85,6 +90,9 @@ class GuardedParameters final : public Guarded<Parameters> {
   void finish() override {
     traced("finish", [&] { role_->finish(); });
   }
+  TensorView square_sums() override {
+    return call("square_sums", [&] { return role_->square_sums(); });
+  }
   void updated() override {
     traced("updated", [&] { role_->updated(); });
   }
@@ -100,6 +108,15 @@ class GuardedParameters final : public Guarded<Parameters> {
                  which == UnitSegment::wire ? wire : DType::f32);
     }
   }
+  void check_square_sums() {
+    const TensorView sums = square_sums();
+    if (!sums) return;
+    std::vector<Fragment> there;
+    for (const OwnedFragment& one : fragments()) {
+      if (one.place == Place::host) there.push_back(one.where);
+    }
+    check_flat("square_sums", "its view", sums, std::ssize(runs_of(there)), DType::f64);
+  }
   void check_fragments(const ParameterTable& table) {
     const std::vector<Fragment> owned = placement_->fragments(rank_);
     const std::span<const OwnedFragment> given = fragments();
@@ -112,7 +129,12 @@ class GuardedParameters final : public Guarded<Parameters> {
                      "number {} is elements {} to {} of parameter {}, but the placement has {} to {} of {} there", i,
                      has.begin, has.begin + has.count, has.parameter, owned[i].begin, owned[i].begin + owned[i].count,
                      owned[i].parameter);
+      guard_.require(given[i].place == place_of(table, has.unit), "fragments",
+                     "number {} is {} the host, but place_of() says otherwise of unit {}", i,
+                     given[i].place == Place::host ? "on" : "not on", has.unit);
       const DType type = stored_type(table.parameters()[static_cast<std::size_t>(has.parameter)].kind, stored_);
+      guard_.require(given[i].place == Place::device || stored_ == DType::f32, "fragments",
+                     "number {} is on the host, where only f32 is updated, but {} is stored", i, name_of(stored_));
       check_flat("fragments", "a weight's view", given[i].weight, has.count, type);
       check_flat("fragments", "a gradient's view", given[i].gradient, has.count, type);
     }

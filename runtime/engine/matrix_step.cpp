@@ -56,13 +56,14 @@ std::size_t workspace_bytes(const MatrixWork& work, const OperatorSet& operators
 }  // namespace
 
 MatrixStep::MatrixStep(const MatrixWork& work, const ParameterTable& table, std::span<const UpdateTarget> targets,
-                       Backend& backend, Communicator& shard, Communicator& replicate)
+                       Backend& backend, Communicator& shard, Communicator& replicate, HostStep* host)
     : work_(work),
       table_(table),
       targets_(targets),
       backend_(backend),
       shard_(shard),
       replicate_(replicate),
+      host_(host),
       compute_(backend.device().stream(Resource::compute)),
       network_(backend.device().stream(Resource::network)) {
   const Layout layout(work);
@@ -115,39 +116,42 @@ std::vector<CollectiveUse> MatrixStep::exchanges(const MatrixWork& work) {
           {"replicate", CollectiveKind::broadcast, bytes(broadcast)}};
 }
 
-std::vector<MatrixStep::Part> MatrixStep::slice_parts(const MatrixRound& round, const TensorView& buffer) const {
-  std::vector<Part> parts;
+MatrixStep::Parts MatrixStep::slice_parts(const MatrixRound& round, const TensorView& buffer) const {
+  Parts parts;
   for (const MatrixPart& part : round.parts) {
     const UpdateTarget& target = targets_[part.fragment];
     const OwnedFragment& fragment = *target.fragment;
     const auto slice = [&](const TensorView& view) { return view.slice(part.begin, part.count); };
-    parts.push_back({&table_.parameters()[static_cast<std::size_t>(fragment.where.parameter)],
-                     target.optimizer,
-                     fragment.where.begin + part.begin,
-                     slice(fragment.weight),
-                     slice(fragment.gradient),
-                     buffer.slice(part.offset, part.count),
-                     {}});
-    for (const TensorView& state : target.states) parts.back().states.push_back(slice(state));
+    parts.all.push_back({.parameter = &table_.parameters()[static_cast<std::size_t>(fragment.where.parameter)],
+                         .optimizer = target.optimizer,
+                         .begin = fragment.where.begin + part.begin,
+                         .weight = slice(fragment.weight),
+                         .gradient = slice(fragment.gradient),
+                         .transfer = buffer.slice(part.offset, part.count),
+                         .on_host = fragment.place == Place::host});
+    for (const TensorView& state : target.states) parts.all.back().states.push_back(slice(state));
   }
+  if (host_ == nullptr) return parts;
+  parts.prepare = host_->cut(parts.all, UpdatePass::prepare);
+  parts.apply = host_->cut(parts.all, UpdatePass::apply);
   return parts;
 }
 
-OptimizerUpdate MatrixStep::update_of(const Part& part) const {
-  return {*part.parameter, part.begin,         part.weight,    part.gradient,  part.states,
-          scalars_.step,   scalars_.lr_factor, scalars_.scale, scalars_.finite};
+void MatrixStep::prepare(const Parts& parts) {
+  for (const UpdatePart& part : parts.all) {
+    if (part.on_host) continue;
+    part.optimizer->prepare(compute_, backend_.operators(), update_of(part, UpdatePass::prepare, scalars_),
+                            part.transfer);
+  }
+  if (host_ != nullptr) host_->run(parts.prepare, UpdatePass::prepare, scalars_);
 }
 
-void MatrixStep::prepare(const std::vector<Part>& parts) {
-  for (const Part& part : parts) {
-    part.optimizer->prepare(compute_, backend_.operators(), update_of(part), part.transfer);
+void MatrixStep::apply(const Parts& parts) {
+  for (const UpdatePart& part : parts.all) {
+    if (part.on_host) continue;
+    part.optimizer->apply(compute_, backend_.operators(), update_of(part, UpdatePass::apply, scalars_), part.transfer);
   }
-}
-
-void MatrixStep::apply(const std::vector<Part>& parts) {
-  for (const Part& part : parts) {
-    part.optimizer->apply(compute_, backend_.operators(), update_of(part), part.transfer);
-  }
+  if (host_ != nullptr) host_->run(parts.apply, UpdatePass::apply, scalars_);
 }
 
 void MatrixStep::transform(const MatrixRound& round, const TensorView& matrices) {

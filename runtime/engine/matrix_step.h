@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/host_step.h"
 #include "runtime/engine/matrix_work.h"
 #include "runtime/roles/parameters.h"
 
@@ -28,19 +29,12 @@ struct UpdateTarget {
   std::vector<TensorView> states;  // [count] of the weight's type each
 };
 
-// What all updates of one step share.
-struct UpdateScalars {
-  std::uint64_t step = 1;  // updates applied, this one included
-  double lr_factor = 1;
-  TensorView scale, finite;
-};
-
 class MatrixStep {
  public:
-  // targets: of this rank's fragments, in their order. The communicators are used on the network stream. All arguments
-  // outlive it.
+  // targets: of this rank's fragments, in their order. The communicators are used on the network stream. `host`: null
+  // where no fragment is there; between begin() and end() while this runs. All arguments outlive it.
   MatrixStep(const MatrixWork& work, const ParameterTable& table, std::span<const UpdateTarget> targets,
-             Backend& backend, Communicator& shard, Communicator& replicate);
+             Backend& backend, Communicator& shard, Communicator& replicate, HostStep* host = nullptr);
   static std::vector<PlanLine> plan(const MatrixWork& work, const OperatorSet& operators);
   static std::vector<CollectiveUse> exchanges(const MatrixWork& work);
 
@@ -50,22 +44,18 @@ class MatrixStep {
   Traffic traffic() const;
 
  private:
-  struct Part {  // of a fragment, sliced once
-    const Parameter* parameter;
-    Optimizer* optimizer;
-    std::int64_t begin;  // within the parameter
-    TensorView weight, gradient, transfer;
-    std::vector<TensorView> states;
+  struct Parts {  // of fragments, sliced once
+    std::vector<UpdatePart> all;
+    HostStep::Buckets prepare, apply;  // of those on the host
   };
   struct Slot {
     TensorView transfer, landing;
     std::unique_ptr<Event> ready, done;  // compute's work for the network, and the network's for compute
   };
-  std::vector<Part> slice_parts(const MatrixRound& round, const TensorView& buffer) const;
-  OptimizerUpdate update_of(const Part& part) const;
-  void prepare(const std::vector<Part>& parts);
+  Parts slice_parts(const MatrixRound& round, const TensorView& buffer) const;
+  void prepare(const Parts& parts);
   void transform(const MatrixRound& round, const TensorView& matrices);
-  void apply(const std::vector<Part>& parts);
+  void apply(const Parts& parts);
   void broadcast(const MatrixRound& round, const TensorView& buffer);
   void send(std::size_t round);
   void transform_travellers(std::size_t round);
@@ -81,14 +71,15 @@ class MatrixStep {
   Backend& backend_;
   Communicator& shard_;
   Communicator& replicate_;
+  HostStep* host_;
   Stream& compute_;
   Stream& network_;
   Buffer transfer_, matrices_, workspace_;
-  TensorView assembled_;                                  // where matrices that travelled are put together
-  std::vector<Slot> slots_;                               // two
-  std::vector<Slot> resident_slots_;                      // one, or two where replicas share
-  std::vector<std::vector<Part>> travelling_, resident_;  // by round
-  std::size_t resident_done_ = 0;                         // rounds applied
+  TensorView assembled_;                      // where matrices that travelled are put together
+  std::vector<Slot> slots_;                   // two
+  std::vector<Slot> resident_slots_;          // one, or two where replicas share
+  std::vector<Parts> travelling_, resident_;  // by round
+  std::size_t resident_done_ = 0;             // rounds applied
   UpdateScalars scalars_;
   std::uint64_t shard_bytes_ = 0, replicate_bytes_ = 0;
 };

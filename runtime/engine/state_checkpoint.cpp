@@ -17,24 +17,30 @@ std::size_t staging_bytes(std::int64_t elements) {
 
 StateCheckpoint::StateCheckpoint(Engine& engine, const OptimizerStep& optimizer, Checkpoints& checkpoints)
     : engine_(engine), checkpoints_(checkpoints) {
-  const auto add = [&](const Fragment& where, std::string state, const TensorView& values) {
+  const auto add = [&](const OwnedFragment& fragment, std::string state, const TensorView& values) {
+    const Fragment& where = fragment.where;
     const Parameter& parameter = engine.table().parameters()[static_cast<std::size_t>(where.parameter)];
-    tensors_.push_back({&parameter, where.begin, where.count, std::move(state), values});
+    tensors_.push_back({&parameter, where.begin, where.count, std::move(state), values, fragment.place});
   };
-  for (const OwnedFragment& fragment : engine.parameters().fragments()) add(fragment.where, "weight", fragment.weight);
-  for (const OptimizerStep::State& state : optimizer.states()) add(state.fragment->where, state.name, state.values);
+  for (const OwnedFragment& fragment : engine.parameters().fragments()) add(fragment, "weight", fragment.weight);
+  for (const OptimizerStep::State& state : optimizer.states()) add(*state.fragment, state.name, state.values);
   owned_ = tensors_.size();
   for (const Parameter& bias : engine.table().buffers()) {
     tensors_.push_back({&bias, 0, bias.shape.elements(), "weight", engine.routers().bias(bias.layer)});
   }
   std::int64_t largest = 0;
-  for (const Tensor& tensor : tensors_) largest = std::max(largest, tensor.count);
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.place == Place::device) largest = std::max(largest, tensor.count);
+  }
   staging_ = engine.device().host_memory().allocate(staging_bytes(largest), "checkpoint staging");
 }
 
-std::vector<PlanLine> StateCheckpoint::plan(const ParameterTable& table, std::span<const Fragment> fragments) {
+std::vector<PlanLine> StateCheckpoint::plan(const ParameterTable& table, std::span<const Fragment> fragments,
+                                            std::span<const Place> places) {
   std::int64_t largest = 0;
-  for (const Fragment& fragment : fragments) largest = std::max(largest, fragment.count);
+  for (const Fragment& fragment : fragments) {
+    if (places[static_cast<std::size_t>(fragment.unit)] == Place::device) largest = std::max(largest, fragment.count);
+  }
   for (const Parameter& bias : table.buffers()) largest = std::max(largest, bias.shape.elements());
   return {{"checkpoint staging", Place::host, staging_bytes(largest)}};
 }
@@ -55,10 +61,11 @@ void StateCheckpoint::put(const Tensor& tensor, std::int64_t first, std::span<co
   compute.synchronize();
 }
 
-// Of the first `count` tensors.
+// Of the first `count` tensors. Those on the host are read and written where they are: no stream has work on them.
 template <class Piece>
 std::vector<Piece> StateCheckpoint::pieces(std::size_t count) {
   std::vector<Piece> pieces;
+  engine_.compute().synchronize();
   for (std::size_t i = 0; i < count; ++i) {
     const Tensor& tensor = tensors_[i];
     const auto move = [this, &tensor](std::int64_t first, std::span<typename Piece::Number> numbers) {
@@ -68,8 +75,9 @@ std::vector<Piece> StateCheckpoint::pieces(std::size_t count) {
         put(tensor, first, numbers);
       }
     };
-    pieces.push_back(
-        {tensor.parameter->name, tensor.state, tensor.parameter->shape, tensor.begin, tensor.count, nullptr, move});
+    const bool here = tensor.place == Place::host;
+    pieces.push_back({tensor.parameter->name, tensor.state, tensor.parameter->shape, tensor.begin, tensor.count,
+                      here ? tensor.values.as<float>() : nullptr, move});
   }
   return pieces;
 }

@@ -17,7 +17,9 @@ class StateCheckpoint {
   // Collective, as Checkpoints is. All arguments outlive it; the optimizer's states are in place.
   StateCheckpoint(Engine& engine, const OptimizerStep& optimizer, Checkpoints& checkpoints);
 
-  static std::vector<PlanLine> plan(const ParameterTable& table, std::span<const Fragment> fragments);
+  // `places`: by unit; what is on the host is written from there.
+  static std::vector<PlanLine> plan(const ParameterTable& table, std::span<const Fragment> fragments,
+                                    std::span<const Place> places);
 
   void save(const TrainingProgress& progress, int keep_last);
   // Fills weights and states on every rank, all replicas. Nothing when there is no checkpoint yet.
@@ -28,7 +30,8 @@ class StateCheckpoint {
     const Parameter* parameter;
     std::int64_t begin, count;
     std::string state;
-    TensorView values;  // on the device
+    TensorView values;
+    Place place = Place::device;
   };
   template <class Piece>
   std::vector<Piece> pieces(std::size_t count);

@@ -14,6 +14,9 @@ const char* name_of(Direction direction) noexcept {
     case Direction::dispatch_backward: return "dispatch_backward";
     case Direction::combine_backward: return "combine_backward";
     case Direction::redistribute: return "redistribute";
+    case Direction::weights: return "weights";
+    case Direction::gradients: return "gradients";
+    case Direction::update: return "update";
   }
   return "unknown";
 }

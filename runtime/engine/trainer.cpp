@@ -128,13 +128,22 @@ std::vector<PlanLine> Trainer::plan() const {
   add(StepScalars::plan(RouterBalancing::summary_size(engine_.table()),
                         StepWork::slots(engine_.context().mesh.ranks())));
   add(OptimizerStep::plan(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
-                          engine_.backend().operators(), owned, stored_type(job_)));
-  if (!job_.checkpoint().none()) add(StateCheckpoint::plan(engine_.table(), owned));
+                          engine_.backend().operators(), owned, stored_type(job_), host_state()));
+  if (!job_.checkpoint().none()) add(StateCheckpoint::plan(engine_.table(), owned, host_state().places));
   if (evaluates_) add(StepScalars::plan());
   add(RoutingTape::plan(job_));
   if (ReplicaCheck::wanted(job_)) add(ReplicaCheck::plan(engine_.table(), engine_.context().mesh, owned));
   add(initial_weights_plan(owned));
   return lines;
+}
+
+HostState Trainer::host_state() const {
+  HostState host;
+  for (int unit = 0; unit < static_cast<int>(engine_.table().units().size()); ++unit) {
+    host.places.push_back(engine_.place_of(unit));
+  }
+  host.bucket_bytes = parse_bytes(job_.host_updates().bucket());
+  return host;
 }
 
 std::vector<PlanLine> Trainer::other_plan() const {
@@ -162,9 +171,11 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
                                            StepWork::slots(engine_.context().mesh.ranks()));
   compare_matrix_work();
   if (const std::string work = describe(matrix_work_); !work.empty()) log_info("{}", work);
+  HostState host = host_state();
+  host.square_sums = engine_.parameters().square_sums();
   optimizer_ = std::make_unique<OptimizerStep>(engine_.table(), optimizer_names_, engine_.optimizers(), matrix_work_,
                                                engine_.backend(), engine_.shard(), engine_.replicate(),
-                                               engine_.parameters().fragments());
+                                               engine_.parameters().fragments(), host);
   if (!job_.checkpoint().none()) state_ = std::make_unique<StateCheckpoint>(engine_, *optimizer_, checkpoints_);
   if (evaluates_) {
     evaluator_ = std::make_unique<Evaluator>(engine_, *loader_, std::move(held_out_), training.rows_per_microbatch());

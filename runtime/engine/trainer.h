@@ -49,6 +49,7 @@ class Trainer {
   const OptimizerStep& optimizer() const { return *optimizer_; }  // once started
 
  private:
+  HostState host_state() const;
   void resume(const ChangesSince& changes);
   void compare_matrix_work();
   void make_weights();

@@ -7,6 +7,8 @@
 //               whole_matrix:  per fragment   prepare(part, transfer)     elementwise, where the state is
 //                              per batch      transform(matrices)         whole matrices of one shape, on their owner
 //                              per fragment   apply(part, direction)      elementwise, where the weight is
+//               Of what prepare() is given `weight` is empty, of what apply() is given `gradient` and `states` are:
+//               where they wait on the host each travels once. A fragment may come in parts, in either layout.
 //
 // All calls put work on the stream and return: no allocation, no synchronisation, no peers. Everything is f32, but that
 // weight, gradient and states of a part may all three be of a type that stores_in() says. Where the step is not finite

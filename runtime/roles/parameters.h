@@ -55,6 +55,9 @@ struct OwnedFragment {
   // [count] each, of what the job stores (stored_type in compute_type.h).
   TensorView weight;    // master copy
   TensorView gradient;  // complete after finish()
+  // host: both are f32, in the device's host_memory(). Host and device may read and write them there; the runtime
+  // brings them to the device for an update, and keeps the optimizer's states beside them.
+  Place place = Place::device;
 };
 
 class Parameters {
@@ -73,6 +76,8 @@ class Parameters {
   virtual std::vector<CollectiveUse> exchanges(const ParameterTable& /*table*/, const Placement& /*placement*/) const {
     return {};
   }
+  // Where masters and gradients of the unit lie: OwnedFragment::place of its fragments. Pure.
+  virtual Place place_of(const ParameterTable& /*table*/, int /*unit*/) const { return Place::device; }
   // Allocates. Master copies hold zeros.
   virtual void start(const StartContext& context) = 0;
   // What this rank owns, in the placement's order. Every replica holds equal values.
@@ -92,6 +97,9 @@ class Parameters {
   virtual void reduce(int item, int unit) = 0;
   // The list is done: orders the compute stream after every reduction.
   virtual void finish() = 0;
+  // Of the gradients on the host the sums of squares, complete after finish(): f64 [n] on the device, one for each of
+  // runs_of() the fragments there, in their order. Empty: the runtime reads the gradients once more.
+  virtual TensorView square_sums() { return {}; }
   // Master copies have changed: gathered copies are stale.
   virtual void updated() = 0;
   // What this rank received since start.

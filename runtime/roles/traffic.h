@@ -1,5 +1,5 @@
-// Bytes that a role has received from other ranks, for the step record: counted where they are asked for, by host
-// arithmetic, so they are the same in every run.
+// Bytes that a role has received from other ranks, or moved between host and device, for the step record: counted where
+// they are asked for, by host arithmetic, so they are the same in every run.
 //
 // What the built-in plugins and the runtime count of one step. N: ranks of the axis; M: microbatches; r, f: elements of
 // the rank's range in the unit's wire and fp32 segment (comm/placement.h). Of every unit or layer; a step record has
@@ -17,7 +17,14 @@
 //   nvlink    expert                experts         dispatch_backward  out x row(1)
 //   network   shard                 none            redistribute       4 (lacking + returned)
 //   network   replicate             none            redistribute       4 shared
+//   h2d       host                  of there        weights            4 G (r + f)
+//   d2h       host                  of there        gradients          4 D (r + f)
+//   h2d       host                  of there        gradients          4 (D - 1) (r + f)
+//   h2d       host                  none            update             4 (2 + states) elements
+//   d2h       host                  none            update             4 (1 + states) elements
 //
+//   h2d     "host_to_device"; d2h "device_to_host"; of there: dense or experts whose state is in host memory, and of
+//           whose elements the rank's own are counted; states: of the optimizer
 //   w(r)    4 r as FP32; 2 r as BF16; as FP8_E4M3 r and one byte for each scale, a multiple of 16, of the rank with the
 //           most: scales of 128 x 128 blocks, one for every block of the block rows that a range has a part of
 //   v       4 for FP32_REDUCE_SCATTER, 2 for BF16_ALL_TO_ALL
@@ -54,16 +61,19 @@ enum class Direction {
   combine,
   dispatch_backward,
   combine_backward,
-  redistribute
+  redistribute,
+  weights,    // between host and device from here on: to be gathered
+  gradients,  // summed so far
+  update      // weights, gradients and states for the optimizers, and back
 };
 const char* name_of(Direction direction) noexcept;
 
 struct TrafficLine {
   Resource resource = Resource::network;  // whose stream carries it
-  std::string axis;                       // of the mesh: "shard", "replicate", "expert_shard", "expert", "node"
+  std::string axis;                       // of the mesh: "shard", "replicate", "expert_shard", "expert", "node"; "host"
   int unit = -1;                          // index into ParameterTable::units(); -1: no unit in particular
   Direction direction = Direction::gather;
-  std::uint64_t bytes = 0;  // received by this rank since start
+  std::uint64_t bytes = 0;  // received or moved by this rank since start
 };
 
 // One line per (resource, axis, unit, direction). A role that is asked again gives the same lines with grown bytes.
