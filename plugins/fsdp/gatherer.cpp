@@ -54,15 +54,27 @@ bool leaves_as_stored(GatherFormat format, DType stored) {
   return format == (stored == DType::bf16 ? plugin::Fsdp::BF16 : plugin::Fsdp::FP32);
 }
 
+// f32 that come from the host at once, of a unit whose masters are there.
+std::int64_t from_host(const UnitPlacement& place, GatherFormat format, DType compute) {
+  if (place.ranks == 1 && compute == DType::f32) return 0;  // straight into its home
+  const std::int64_t wire = place.segment(UnitSegment::wire).range, small = place.segment(UnitSegment::fp32).range;
+  const bool rounded = place.ranks == 1 || format == plugin::Fsdp::BF16;
+  return std::max(rounded ? std::min(wire, HostWeights::chunk) : wire, small);
+}
+
 }  // namespace
 
 GatherMemory gather_memory(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                           const plugin::Fsdp& config, int node_ranks, DType compute, DType stored) {
+                           const plugin::Fsdp& config, int node_ranks, DType compute, DType stored,
+                           const std::vector<bool>& on_host) {
   GatherMemory memory;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
-    if (!is_cut(placement, unit, at)) continue;
     const UnitPlacement& place = placement.unit(unit, at);
     const GatherFormat format = gather_format(config, table.units()[static_cast<std::size_t>(unit)].kind);
+    if (on_host[static_cast<std::size_t>(unit)]) {
+      memory.from_host = std::max(memory.from_host, aligned(from_host(place, format, compute) * 4));
+    }
+    if (!is_cut(placement, unit, at)) continue;
     const GatherWire wire = gather_wire(table, place, unit, format);
     const bool copied = is_copied(table, unit, config, node_ranks);
     if (copied) {
@@ -100,7 +112,8 @@ std::vector<CollectiveUse> gather_exchanges(const ParameterTable& table, const P
 }
 
 Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, DType compute, DType stored, Slots slots,
-                   std::vector<SegmentViews> masters, const Regions& regions, int blocks_ahead)
+                   std::vector<SegmentViews> masters, const std::vector<bool>& on_host, const Regions& regions,
+                   int blocks_ahead)
     : table_(context.table),
       node_(context.node),
       device_(context.backend.device()),
@@ -116,15 +129,19 @@ Gatherer::Gatherer(const StartContext& context, const plugin::Fsdp& config, DTyp
   for (std::size_t unit = 0; unit < masters.size(); ++unit) {
     const int index = static_cast<int>(unit);
     const UnitPlacement& place = context.placement.unit(index, context.at);
-    const bool fetched = has_home(context.placement, index, context.at, compute, stored);
+    const bool fetched = has_home(context.placement, index, context.at, compute, stored, on_host[unit]);
     units_.push_back(
         {.axis = &axis_of(context, index),
          .place = place,
          .master = masters[unit],
          .home = fetched ? regions.homes.slice(slots_.offset[unit], home_elements(place, compute)) : TensorView{},
          .fetched = fetched,
+         .on_host = on_host[unit],
          .gathered = device_.make_event(),
          .released = device_.make_event()});
+  }
+  if (std::ranges::find(on_host, true) != on_host.end()) {
+    host_ = std::make_unique<HostWeights>(device_, regions.from_host);
   }
   set_up_wire(context, config, regions);
 }
@@ -212,7 +229,7 @@ void Gatherer::promise(const Use& use) {
   Unit& unit = at(use.unit);
   ++unit.promised;
   if (unit.resident || !unit.fetched) return;
-  Stream& stream = unit.copied ? nvlink_ : network_;
+  Stream& stream = unit.copied ? nvlink_ : comes_straight(unit) ? host_->stream() : network_;
   const TraceSpan span(TraceKind::call,
                        [&] { return TraceText{"gather " + table_.units()[static_cast<std::size_t>(use.unit)].name}; });
   for (const int other : slots_.overlaps[static_cast<std::size_t>(use.unit)]) {
@@ -234,9 +251,14 @@ bool Gatherer::is_direct(const Unit& unit) const {
   return lands_at_home(unit.wire.format, compute_type_) && !unit.node_copy;
 }
 
+// From the host into its home, with nothing to be done on the way.
+bool Gatherer::comes_straight(const Unit& unit) const {
+  return unit.on_host && unit.place.ranks == 1 && compute_type_ == DType::f32;
+}
+
 void Gatherer::gather(Unit& unit, bool keep) {
   if (unit.place.ranks == 1) {
-    round_master(unit);
+    take_master(unit);
   } else if (unit.copied) {
     gather_from_node(unit);
   } else {
@@ -244,12 +266,39 @@ void Gatherer::gather(Unit& unit, bool keep) {
   }
 }
 
-// Of a unit that is not cut, into its home in bf16.
-void Gatherer::round_master(const Unit& unit) {
-  const SegmentViews &masters = unit.master, homes = home_of(unit);
-  const TensorView &wire = homes[UnitSegment::wire], &small = homes[UnitSegment::fp32];
-  if (wire.elements() > 0) wire_->to_bf16(network_, {as_row(masters[UnitSegment::wire]), 0, as_row(wire)});
-  if (small.elements() > 0) device_.copy(network_, small.data, masters[UnitSegment::fp32].data, small.bytes());
+// Of a unit that is not cut, into its home.
+void Gatherer::take_master(Unit& unit) {
+  if (comes_straight(unit)) {
+    const TensorView all = as_one(unit.master);
+    host_->copy(all, unit.home);
+    unit.host_bytes += all.bytes();
+    return;
+  }
+  const SegmentViews homes = home_of(unit);
+  const TensorView& small = homes[UnitSegment::fp32];
+  round(unit, unit.master[UnitSegment::wire], homes[UnitSegment::wire]);
+  if (small.elements() == 0) return;
+  with_master(unit, unit.master[UnitSegment::fp32],
+              [&](const TensorView& values) { device_.copy(network_, small.data, values.data, small.bytes()); });
+}
+
+// send(values), on the network stream, with values of the master that are on the device.
+template <class Send>
+void Gatherer::with_master(Unit& unit, const TensorView& values, Send send) {
+  if (!unit.on_host) return send(values);
+  send(host_->bring(network_, values));
+  host_->done(network_);
+  unit.host_bytes += values.bytes();
+}
+
+void Gatherer::round(Unit& unit, const TensorView& values, const TensorView& to) {
+  const std::int64_t all = values.elements(), chunk = unit.on_host ? std::min(all, HostWeights::chunk) : all;
+  for (std::int64_t begin = 0; begin < all; begin += chunk) {
+    const std::int64_t count = std::min(chunk, all - begin);
+    with_master(unit, values.slice(begin, count), [&](const TensorView& part) {
+      wire_->to_bf16(network_, {as_row(part), 0, as_row(to.slice(begin, count))});
+    });
+  }
 }
 
 // Segment by segment: what a segment gathers is its array.
@@ -262,15 +311,21 @@ void Gatherer::gather_over_axis(Unit& unit, bool keep) {
   const TensorView small_home = bytes_of(homes[UnitSegment::fp32]);
   if (unit.wire.part > 0) {
     const TensorView& master = unit.master[UnitSegment::wire];
-    const bool as_it_is = leaves_as_stored(unit.wire.format, master.dtype);
-    const TensorView part = as_it_is ? bytes_of(master) : staging_.slice(0, unit.wire.part);
-    if (!as_it_is) pack(unit, part);
-    unit.axis->all_gather(network_, part,
-                          staged ? arrived.slice(0, unit.wire.parts) : bytes_of(homes[UnitSegment::wire]));
+    const TensorView to = staged ? arrived.slice(0, unit.wire.parts) : bytes_of(homes[UnitSegment::wire]);
+    const auto send = [&](const TensorView& part) { unit.axis->all_gather(network_, bytes_of(part), to); };
+    if (leaves_as_stored(unit.wire.format, master.dtype)) {
+      with_master(unit, master, send);
+    } else {
+      const TensorView part = staging_.slice(0, unit.wire.part);
+      pack(unit, master, part);
+      send(part);
+    }
   }
   if (small) {
-    unit.axis->all_gather(network_, bytes_of(unit.master[UnitSegment::fp32]),
-                          unit.node_copy ? arrived.slice(unit.wire.parts, unit.wire.fp32) : small_home);
+    with_master(unit, unit.master[UnitSegment::fp32], [&](const TensorView& values) {
+      unit.axis->all_gather(network_, bytes_of(values),
+                            unit.node_copy ? arrived.slice(unit.wire.parts, unit.wire.fp32) : small_home);
+    });
   }
   if (staged) unpack(network_, unit, arrived);
   if (keep) {
@@ -292,13 +347,9 @@ void Gatherer::gather_from_node(Unit& unit) {
   unit.node_bytes += static_cast<std::uint64_t>(slice * (node_.size() - 1));
 }
 
-void Gatherer::pack(Unit& unit, const TensorView& part) {
-  const TensorView& values = unit.master[UnitSegment::wire];
-  if (unit.wire.format == plugin::Fsdp::BF16) {
-    wire_->to_bf16(network_, {as_row(values), 0, as_row(typed(part, DType::bf16))});
-  } else {
-    wire_->quantise(network_, unit.send_table, values, part);
-  }
+void Gatherer::pack(Unit& unit, const TensorView& values, const TensorView& part) {
+  if (unit.wire.format == plugin::Fsdp::BF16) return round(unit, values, typed(part, DType::bf16));
+  with_master(unit, values, [&](const TensorView& there) { wire_->quantise(network_, unit.send_table, there, part); });
 }
 
 // parts: what arrived of the wire segment and, where the node keeps a copy, behind it of the fp32 segment.
@@ -363,6 +414,9 @@ Traffic Gatherer::traffic() const {
   Traffic lines;
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
     const Unit& what = units_[static_cast<std::size_t>(unit)];
+    if (what.on_host) {
+      lines.push_back({Resource::host_to_device, "host", unit, Direction::weights, what.host_bytes});
+    }
     if (what.place.ranks == 1) continue;
     lines.push_back({Resource::network, axis_name(table_, unit), unit, Direction::gather, what.bytes});
     if (what.node_copy) lines.push_back({Resource::nvlink, "node", unit, Direction::gather, what.node_bytes});

@@ -18,12 +18,13 @@ void* begin_of(const SegmentViews& owned) {
 }  // namespace
 
 OwnedRanges owned_ranges(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                         DType stored) {
+                         DType stored, const std::vector<bool>& on_host) {
   OwnedRanges ranges;
   for (int unit = 0; unit < static_cast<int>(table.units().size()); ++unit) {
     const UnitPlacement& place = placement.unit(unit, at);
-    ranges.begin.push_back(ranges.bytes);
-    ranges.bytes += bytes_in(place, UnitSegment::wire, stored) + bytes_in(place, UnitSegment::fp32, stored);
+    std::int64_t& end = on_host[static_cast<std::size_t>(unit)] ? ranges.host_bytes : ranges.bytes;
+    ranges.begin.push_back(end);
+    end += bytes_in(place, UnitSegment::wire, stored) + bytes_in(place, UnitSegment::fp32, stored);
   }
   return ranges;
 }
@@ -36,6 +37,15 @@ SegmentViews owned_in(const Buffer& memory, std::int64_t begin, const UnitPlacem
       memory.view(stored, {place.segment(UnitSegment::wire).range}, static_cast<std::size_t>(begin));
   views.segments[index_of(UnitSegment::fp32)] =
       memory.view(DType::f32, {place.segment(UnitSegment::fp32).range}, static_cast<std::size_t>(behind));
+  return views;
+}
+
+SegmentViews ranges_of(const TensorView& range, const UnitPlacement& place) {
+  SegmentViews views;
+  views.given = true;
+  for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
+    views.segments[index_of(which)] = range.slice(place.range_begin(which), place.segment(which).range);
+  }
   return views;
 }
 

@@ -12,15 +12,19 @@
 namespace ananke::fsdp {
 
 struct OwnedRanges {
-  std::vector<std::int64_t> begin;  // of each unit, in bytes
-  std::int64_t bytes = 0;           // of all
+  std::vector<std::int64_t> begin;  // of each unit, in bytes, in the memory of the place where it is
+  std::int64_t bytes = 0;           // of all on the device
+  std::int64_t host_bytes = 0;      // of all on the host
 };
-// Pure. `stored`: of wire segments.
+// Pure. `stored`: of wire segments. `on_host`: by unit.
 OwnedRanges owned_ranges(const ParameterTable& table, const Placement& placement, const MeshCoordinates& at,
-                         DType stored);
+                         DType stored, const std::vector<bool>& on_host);
 
 // A unit's ranges, from byte `begin` of the memory on.
 SegmentViews owned_in(const Buffer& memory, std::int64_t begin, const UnitPlacement& place, DType stored);
+
+// Of a range in one array of f32.
+SegmentViews ranges_of(const TensorView& range, const UnitPlacement& place);
 
 // The part of one parameter.
 TensorView fragment_in(const SegmentViews& owned, const Fragment& fragment);

@@ -82,7 +82,8 @@ std::vector<CollectiveUse> reduce_exchanges(const ParameterTable& table, const P
 }
 
 Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, DType stored, Slots slots,
-                 std::vector<SegmentViews> owned, const TensorView& region, const TensorView& chunks)
+                 std::vector<SegmentViews> owned, const TensorView& region, const TensorView& chunks,
+                 std::unique_ptr<HostGradients> host, const std::vector<bool>& on_host)
     : table_(context.table),
       replicate_(context.replicate),
       device_(context.backend.device()),
@@ -92,16 +93,18 @@ Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, DType 
       slots_(std::move(slots)),
       wire_(context.backend.operators().wire),
       chunk_limit_(chunk_limit(config)),
-      chunks_(chunks) {
+      chunks_(chunks),
+      host_(std::move(host)) {
   if (region) landing_ = region.slice(slots_.elements, region.elements() - slots_.elements);
   for (std::size_t unit = 0; unit < owned.size(); ++unit) {
     const int index = static_cast<int>(unit);
     const UnitPlacement& place = context.placement.unit(index, context.at);
-    const bool own_home = has_home(context.placement, index, context.at, DType::f32, stored);
+    const bool own_home = has_home(context.placement, index, context.at, DType::f32, stored, on_host[unit]);
     units_.push_back(
         {.axis = &axis_of(context, index),
          .place = place,
          .bf16 = is_cut(context.placement, index, context.at) && sends_bf16(config, table_.units()[unit].kind),
+         .on_host = on_host[unit],
          .own_home = own_home,
          .owned = owned[unit],
          .home = own_home ? region.slice(slots_.offset[unit], place.padded()) : as_one(owned[unit]),
@@ -114,8 +117,11 @@ void Reducer::begin(const Schedule& schedule) {
   schedule_ = &schedule;
   const bool any =
       std::any_of(schedule.begin(), schedule.end(), [](const Item& i) { return i.phase != Phase::forward; });
+  any_gradient_ = any;
   if (!any) return;
+  if (host_) host_->begin();
   for (Unit& unit : units_) {
+    if (unit.on_host) continue;
     unit.fresh = unit.owned[UnitSegment::wire].dtype != DType::f32;
     if (!unit.fresh) zero(unit);
   }
@@ -133,7 +139,19 @@ SegmentViews Reducer::acquire(int unit) {
 }
 
 void Reducer::open(Unit& unit, int index) {
-  // What was reduced from this memory before: later zeroing is ordered after it.
+  make_room(unit, index);
+  unit.open = true;
+  if (unit.on_host && unit.place.ranks == 1) {
+    std::vector<const Event*> free = {unit.reduced.get()};
+    for (const int other : slots_.overlaps[static_cast<std::size_t>(index)]) free.push_back(at(other).reduced.get());
+    host_->bring_home(index, unit.home, free);
+  } else if (unit.home.elements() > 0) {
+    device_.zero(compute_, unit.home.data, unit.home.bytes());
+  }
+}
+
+// What was reduced from this memory before is gone before the compute stream writes there.
+void Reducer::make_room(Unit& unit, int index) {
   const auto wait_for = [&](Unit& other) {
     if (std::exchange(other.sent, false)) compute_.wait(*other.reduced);
   };
@@ -144,8 +162,6 @@ void Reducer::open(Unit& unit, int index) {
                  table_.units()[static_cast<std::size_t>(other)].name);
     wait_for(at(other));
   }
-  if (unit.home.elements() > 0) device_.zero(compute_, unit.home.data, unit.home.bytes());
-  unit.open = true;
 }
 
 // Does the next item add to the same gradient? Then one reduction serves both.
@@ -165,22 +181,46 @@ void Reducer::reduce(int item, const UnitUse& use) {
   }
   const TraceSpan span(TraceKind::call,
                        [&] { return TraceText{"reduce " + table_.units()[static_cast<std::size_t>(use.unit)].name}; });
-  if (unit.own_home) send(unit);
-  if (use.last_gradient && replicate_.size() > 1) sum_over_replicas(unit);
+  if (unit.on_host) return sum_at_host(unit, use.unit, use.last_gradient);
+  if (unit.own_home) send(unit, unit.owned);
+  if (!use.last_gradient || replicate_.size() == 1) return;
+  if (!unit.own_home) wait_for_compute(unit);  // which made the owner's gradient
+  sum_over_replicas(unit, unit.owned);
 }
 
-void Reducer::send(Unit& unit) {
+void Reducer::sum_at_host(Unit& unit, int index, bool last) {
+  const bool cut = unit.place.ranks > 1, replicas = last && replicate_.size() > 1;
+  if (cut) {
+    const SegmentViews sum = ranges_of(host_->open(index), unit.place);
+    send(unit, sum);
+    if (replicas) sum_over_replicas(unit, sum);
+    host_->close(index, last);
+    return;
+  }
+  wait_for_compute(unit);
+  if (replicas) sum_over_replicas(unit, ranges_of(unit.home, unit.place));
+  host_->take_from(index, unit.home, last, *unit.reduced);
+  unit.open = false;
+  unit.sent = true;
+}
+
+void Reducer::wait_for_compute(Unit& unit) {
   compute_.record(*unit.computed);
   network_.wait(*unit.computed);
+}
+
+// Adds to `owned`, this rank's ranges on the device.
+void Reducer::send(Unit& unit, const SegmentViews& owned) {
+  wait_for_compute(unit);
   unit.open = false;
   unit.sent = true;
   if (unit.place.ranks == 1) {  // the home has all of it
-    add_to_owner(unit, 0, unit.home.slice(0, unit.place.range()));
+    add_to_owner(unit, owned, 0, unit.home.slice(0, unit.place.range()));
     network_.record(*unit.reduced);
     return;
   }
   const SegmentViews homes = segments_of(unit.home, unit.place);
-  if (unit.bf16) send_in_chunks(unit);
+  if (unit.bf16) send_in_chunks(unit, owned);
   // What lands in f32 lies at the end of the range: all of it, or the fp32 segment.
   const std::int64_t begin = unit.bf16 ? unit.place.range_begin(UnitSegment::fp32) : 0;
   const TensorView landing = landing_.slice(0, unit.place.range() - begin);
@@ -190,17 +230,17 @@ void Reducer::send(Unit& unit) {
     unit.axis->reduce_scatter(network_, homes[which], landing.slice(unit.place.range_begin(which) - begin, range));
   }
   network_.record(*unit.reduced);  // the home may be used again; landing and owner belong to the network stream
-  add_to_owner(unit, begin, landing);
+  add_to_owner(unit, owned, begin, landing);
   unit.bytes += static_cast<std::uint64_t>(unit.place.range() * 4 - (unit.bf16 ? begin * 2 : 0)) *
                 static_cast<std::uint64_t>(unit.place.ranks - 1);
 }
 
 // `sums`: f32, of the elements of the range from `begin` on.
-void Reducer::add_to_owner(Unit& unit, std::int64_t begin, const TensorView& sums) {
-  const TensorView &wire = unit.owned[UnitSegment::wire], &small = unit.owned[UnitSegment::fp32];
+void Reducer::add_to_owner(Unit& unit, const SegmentViews& owned, std::int64_t begin, const TensorView& sums) {
+  const TensorView &wire = owned[UnitSegment::wire], &small = owned[UnitSegment::fp32];
   if (wire.dtype == DType::f32) {
-    const TensorView owned = as_one(unit.owned).slice(begin, sums.elements());
-    if (owned.elements() > 0) elementwise_.add(network_, owned, sums, owned);
+    const TensorView there = as_one(owned).slice(begin, sums.elements());
+    if (there.elements() > 0) elementwise_.add(network_, there, sums, there);
     return;
   }
   if (begin == 0) add_narrow(wire, sums.slice(0, wire.elements()), unit.fresh);
@@ -223,10 +263,10 @@ void Reducer::add_narrow(const TensorView& owned, const TensorView& sums, bool f
 }
 
 // The wire segment. Chunks are cut the same on all ranks of the axis: their ranges are equally long.
-void Reducer::send_in_chunks(Unit& unit) {
+void Reducer::send_in_chunks(Unit& unit, const SegmentViews& ranges) {
   const std::int64_t range = unit.place.segment(UnitSegment::wire).range, ranks = unit.place.ranks;
   const TensorView home = segments_of(unit.home, unit.place)[UnitSegment::wire].reshaped({ranks, range});
-  const TensorView& owned = unit.owned[UnitSegment::wire];
+  const TensorView& owned = ranges[UnitSegment::wire];
   const std::int64_t chunk = std::min(range, chunk_elements(chunk_limit_, unit.place.ranks));
   for (std::int64_t begin = 0; begin < range; begin += chunk) {
     const std::int64_t count = std::min(chunk, range - begin), bytes = ranks * count * 2;
@@ -246,15 +286,11 @@ void Reducer::send_in_chunks(Unit& unit) {
   }
 }
 
-void Reducer::sum_over_replicas(Unit& unit) {
+void Reducer::sum_over_replicas(Unit& unit, const SegmentViews& owned) {
   if (unit.place.range() == 0) return;
-  if (!unit.own_home) {  // the compute stream made the owner's gradient
-    compute_.record(*unit.computed);
-    network_.wait(*unit.computed);
-  }
-  const TensorView &wire = unit.owned[UnitSegment::wire], &small = unit.owned[UnitSegment::fp32];
+  const TensorView &wire = owned[UnitSegment::wire], &small = owned[UnitSegment::fp32];
   if (wire.dtype == DType::f32) {
-    replicate_.all_reduce(network_, as_one(unit.owned), Reduction::sum);
+    replicate_.all_reduce(network_, as_one(owned), Reduction::sum);
   } else {
     sum_narrow_over_replicas(wire);
     if (small.elements() > 0) replicate_.all_reduce(network_, small, Reduction::sum);
@@ -282,6 +318,10 @@ Traffic Reducer::traffic() const {
     if (what.place.ranks > 1) {
       lines.push_back({Resource::network, axis_name(table_, unit), unit, Direction::reduce, what.bytes});
     }
+    if (what.on_host) {
+      lines.push_back({Resource::host_to_device, "host", unit, Direction::gradients, host_->bytes_in(unit)});
+      lines.push_back({Resource::device_to_host, "host", unit, Direction::gradients, host_->bytes_out(unit)});
+    }
     if (replicate_.size() > 1) {
       lines.push_back({Resource::network, "replicate", unit, Direction::reduce, what.replica_bytes});
     }
@@ -295,6 +335,7 @@ void Reducer::finish() {
                  table_.units()[unit].name);
     if (std::exchange(units_[unit].fresh, false)) zero(units_[unit]);  // no item made one
   }
+  if (host_ && any_gradient_) host_->finish();
 }
 
 }  // namespace ananke::fsdp

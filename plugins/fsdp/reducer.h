@@ -5,15 +5,16 @@
 // over runs at the owner in schedule order, over replicas once, at the step's last gradient.
 // BF16_ALL_TO_ALL: instead of the reduce-scatter the wire segment goes out in chunks, rounded to bf16, and the owner
 // adds what landed from all ranks, itself included, in f32 in rank order.
-// A unit that is not cut has the owner's gradient as its home, if that is f32. Where owners store bf16, every unit has
-// a home, and what was summed in f32 is added to the owner's gradient and rounded, once for each run and once for the
-// replicas: as often as it is stored.
+// A unit that is not cut has the owner's gradient as its home, if that is f32 and on the device. Where owners store
+// bf16, every unit has a home, and what was summed in f32 is added to the owner's gradient and rounded, once for each
+// run and once for the replicas: as often as it is stored.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "plugins/fsdp/fsdp.pb.h"
+#include "plugins/fsdp/host_gradients.h"
 #include "plugins/fsdp/owned.h"
 #include "plugins/fsdp/slots.h"
 #include "runtime/roles/parameters.h"
@@ -35,11 +36,13 @@ std::vector<CollectiveUse> reduce_exchanges(const ParameterTable& table, const P
 
 class Reducer {
  public:
-  // owned: the owner's gradient of this rank's ranges of each unit (owned.h). region: f32 [slots.elements + landing],
-  // chunks: u8; empty where no unit has a home.
+  // owned: the owner's gradient of this rank's ranges of each unit (owned.h), of f32 where they are on the host.
+  // region: f32 [slots.elements + landing], chunks: u8; empty where no unit has a home. `host`: null where no unit is
+  // there; else `on_host` says which, by unit.
   Reducer(const StartContext& context, const plugin::Fsdp& config, DType stored, Slots slots,
-          std::vector<SegmentViews> owned, const TensorView& region, const TensorView& chunks);
-  // Both streams are already ordered after what used the gradients before. `schedule` outlives finish().
+          std::vector<SegmentViews> owned, const TensorView& region, const TensorView& chunks,
+          std::unique_ptr<HostGradients> host, const std::vector<bool>& on_host);
+  // All streams are already ordered after what used the gradients before. `schedule` outlives finish().
   void begin(const Schedule& schedule);
   SegmentViews acquire(int unit);
   void reduce(int item, const UnitUse& use);
@@ -50,7 +53,8 @@ class Reducer {
   struct Unit {
     Communicator* axis;  // that the unit is cut over
     UnitPlacement place;
-    bool bf16;      // the wire segment's all-to-all
+    bool bf16;  // the wire segment's all-to-all
+    bool on_host;
     bool own_home;  // items add to a home of its own
     SegmentViews owned;
     TensorView home;
@@ -62,12 +66,15 @@ class Reducer {
   };
   bool goes_on(int item, int unit) const;
   void open(Unit& unit, int index);
-  void send(Unit& unit);
-  void send_in_chunks(Unit& unit);
+  void make_room(Unit& unit, int index);
+  void send(Unit& unit, const SegmentViews& owned);
+  void send_in_chunks(Unit& unit, const SegmentViews& owned);
+  void sum_at_host(Unit& unit, int index, bool last);
+  void wait_for_compute(Unit& unit);
   void zero(const Unit& unit);
-  void add_to_owner(Unit& unit, std::int64_t begin, const TensorView& sums);
+  void add_to_owner(Unit& unit, const SegmentViews& owned, std::int64_t begin, const TensorView& sums);
   void add_narrow(const TensorView& owned, const TensorView& sums, bool fresh);
-  void sum_over_replicas(Unit& unit);
+  void sum_over_replicas(Unit& unit, const SegmentViews& owned);
   void sum_narrow_over_replicas(const TensorView& owned);
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
@@ -83,6 +90,8 @@ class Reducer {
   TensorView chunks_, landing_;
   std::vector<std::int64_t> counts_;  // of a chunk, per rank
   std::vector<Unit> units_;
+  std::unique_ptr<HostGradients> host_;
+  bool any_gradient_ = false;  // of the schedule
   const Schedule* schedule_ = nullptr;
 };
 

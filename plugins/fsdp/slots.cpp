@@ -51,8 +51,8 @@ std::int64_t wire_elements(std::int64_t elements, DType wire) {
 }
 
 // The axis that a unit is cut over is as long on every rank, and so is the fp32 segment: experts have none.
-std::int64_t home_size(const Placement& placement, int unit, DType wire, DType owned) {
-  if (!has_home(placement, unit, {}, wire, owned)) return 0;
+std::int64_t home_size(const Placement& placement, int unit, DType wire, DType owned, bool on_host) {
+  if (!has_home(placement, unit, {}, wire, owned, on_host)) return 0;
   const std::int64_t most = placement.largest_padded(unit);
   if (wire == DType::f32) return most;
   const std::int64_t fp32 = placement.unit(unit, {}).segment(UnitSegment::fp32).padded;
@@ -65,8 +65,8 @@ bool is_cut(const Placement& placement, int unit, const MeshCoordinates& at) {
   return placement.unit(unit, at).ranks > 1;
 }
 
-bool has_home(const Placement& placement, int unit, const MeshCoordinates& at, DType wire, DType owned) {
-  return wire != owned || is_cut(placement, unit, at);
+bool has_home(const Placement& placement, int unit, const MeshCoordinates& at, DType wire, DType owned, bool on_host) {
+  return wire != owned || on_host || is_cut(placement, unit, at);
 }
 
 std::int64_t home_elements(const UnitPlacement& place, DType wire) {
@@ -84,7 +84,8 @@ SegmentViews segments_in(const TensorView& home, const UnitPlacement& place, DTy
   return views;
 }
 
-Slots assign_slots(const ParameterTable& table, const Placement& placement, int distance, DType wire, DType owned) {
+Slots assign_slots(const ParameterTable& table, const Placement& placement, int distance, DType wire, DType owned,
+                   const std::vector<bool>& on_host) {
   const std::size_t units = table.units().size();
   const Blocks blocks = blocks_of_units(table);
   Slots slots;
@@ -95,7 +96,8 @@ Slots assign_slots(const ParameterTable& table, const Placement& placement, int 
     for (std::size_t other = 0; other < unit; ++other) {
       if (within(blocks[unit], blocks[other], distance)) taken.push_back(homes[other]);
     }
-    const std::int64_t size = home_size(placement, static_cast<int>(unit), wire, owned);
+    const bool there = !on_host.empty() && on_host[unit];
+    const std::int64_t size = home_size(placement, static_cast<int>(unit), wire, owned, there);
     const std::int64_t place = first_fit(std::move(taken), size);
     slots.offset.push_back(place);
     slots.elements = std::max(slots.elements, place + size);

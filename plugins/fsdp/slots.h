@@ -20,16 +20,19 @@ struct Slots {
 
 bool is_cut(const Placement& placement, int unit, const MeshCoordinates& at);
 
-// A unit that is not cut is used where it is owned, if it is used as it is owned: its home is empty.
-bool has_home(const Placement& placement, int unit, const MeshCoordinates& at, DType wire, DType owned);
+// A unit that is not cut is used where it is owned, if it is used as it is owned and owned on the device: its home is
+// empty.
+bool has_home(const Placement& placement, int unit, const MeshCoordinates& at, DType wire, DType owned,
+              bool on_host = false);
 // As f32 elements.
 std::int64_t home_elements(const UnitPlacement& place, DType wire);
 // The segments in a home of so many elements.
 SegmentViews segments_in(const TensorView& home, const UnitPlacement& place, DType wire);
 
-// `wire`: what wire segments are there; `owned`: at their owners. A pure function: every rank has the same, whatever
-// experts it holds, since homes decide the order of collectives.
+// `wire`: what wire segments are there; `owned`: at their owners; `on_host`: which units are owned there, none where it
+// is empty. A pure function: every rank has the same, whatever experts it holds, since homes decide the order of
+// collectives.
 Slots assign_slots(const ParameterTable& table, const Placement& placement, int distance, DType wire = DType::f32,
-                   DType owned = DType::f32);
+                   DType owned = DType::f32, const std::vector<bool>& on_host = {});
 
 }  // namespace ananke::fsdp

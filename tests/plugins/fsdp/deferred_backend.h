@@ -77,7 +77,7 @@ class HeapMemory final : public MemorySource {
   const char* name() const override { return "test memory"; }
 };
 
-enum class Eager { compute, network, nvlink };
+using Eager = Resource;  // the stream that runs as far as it gets before any other
 
 class DeferredDevice final : public Device {
  public:
@@ -100,13 +100,14 @@ class DeferredDevice final : public Device {
 
  private:
   void drain() {
-    DeferredStream& compute = stream(Resource::compute);
-    DeferredStream& network = stream(Resource::network);
-    DeferredStream& nvlink = stream(Resource::nvlink);
-    DeferredStream* order[] = {&compute, &nvlink, &network};
-    if (eager_ == Eager::network) std::swap(order[0], order[2]);
-    if (eager_ == Eager::nvlink) std::swap(order[0], order[1]);
-    while (order[0]->step() || order[1]->step() || order[2]->step()) {
+    std::vector<DeferredStream*> order;
+    for (const Resource one :
+         {Resource::compute, Resource::nvlink, Resource::network, Resource::host_to_device, Resource::device_to_host}) {
+      order.push_back(&stream(one));
+    }
+    const auto first = std::find(order.begin(), order.end(), &stream(eager_));
+    std::rotate(order.begin(), first, first + 1);
+    while (std::ranges::any_of(order, [](DeferredStream* one) { return one->step(); })) {
     }
     for (const DeferredStream* stream : order) ANANKE_CHECK(stream->work_.empty(), "streams wait for each other");
   }
@@ -243,7 +244,14 @@ class DeferredElementwise final : public Elementwise {
       for (std::int64_t i = 0; i < y.elements(); ++i) set_value(y, i, value_of(a, i) + value_of(b, i));
     });
   }
-  void square_sum(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
+  void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) override {
+    static_cast<DeferredStream&>(stream).put([=] {
+      for (std::int64_t i = 0; i < x.elements(); ++i) {
+        *sum.as<double>() += static_cast<double>(x.as<float>()[i]) * static_cast<double>(x.as<float>()[i]);
+      }
+    });
+  }
+  void add_in_order(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
   void reciprocal(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
   void clip(Stream&, const Clip&) override { fail(ErrorKind::internal, "not used"); }
   void hash(Stream&, const TensorView&, const TensorView&) override { fail(ErrorKind::internal, "not used"); }
