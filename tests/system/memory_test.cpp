@@ -113,7 +113,7 @@ TEST_F(MemoryTest, WhatARunTookStandsBesideItsPlan) {
 }
 
 // The job of site/jupiter: 950 B parameters on 384 ranks, on any machine.
-TEST_F(MemoryTest, TheYardstickFitsItsMachineWithItsInputsOnTheHost) {
+TEST_F(MemoryTest, TheYardstickFitsItsMachineWithItsStateAndInputsOnTheHost) {
   if (!fs::exists(ANANKE_BINARY_DIR "/lib/ananke/backend_cuda.so")) GTEST_SKIP() << "built without CUDA";
   const auto plan = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{"run", ANANKE_SOURCE_DIR "/site/jupiter/jobs/yardstick.textproto", "--site",
@@ -127,9 +127,9 @@ TEST_F(MemoryTest, TheYardstickFitsItsMachineWithItsInputsOnTheHost) {
   expect_says("yardstick: 384 ranks, 4 on a node");
   expect_says("block inputs (host)                     host  54.8 GiB");  // of 73 of 74 layers; 55.5 GiB of all
   // 27.7 GiB of state.
-  expect_says("optimizer state                       device  9.25 GiB");
-  expect_says("gradients                             device  9.22 GiB");
-  expect_says("weights                               device  9.22 GiB");
+  expect_says("optimizer state (host)" + std::string(18, ' ') + "host  9.25 GiB");
+  expect_says("gradients (host)" + std::string(24, ' ') + "host  9.22 GiB");
+  expect_says("weights (host)" + std::string(26, ' ') + "host  9.22 GiB");
   expect_says("of a rank: fits into 95.0 GiB");
   expect_says("of a rank: fits into 108 GiB");
   plan({"--set", "plugins.activation_offload.fraction=0"});
