@@ -91,13 +91,14 @@ void train_and_evaluate(Rank& rank) {
 
 TEST(FsdpResidence, OnTheHostEveryItemSeesThePlacedWeightsAndOwnersGetPlainSums) {
   const SmallModel models[] = {{.layers = 4, .experts = 5},
-                               {.layers = 4, .experts = 3, .hidden = 7, .width = 3, .sparse_step = 2, .tied = true},
-                               {.layers = 2, .experts = 0, .hidden = 4, .vocabulary = 2, .width = 1}};
+                               {.layers = 4, .experts = 3, .hidden = 7, .width = 3, .sparse_step = 2, .tied = true}};
   for (const SmallModel& model : models) {
     for (const MeshShape& mesh : meshes()) {
       for (const Eager eager : orders()) {
         for (const Fsdp& config : {on_host(fsdp_config(true, 0, 0)), on_host(fsdp_config(true, 2, 1), 0.5),
                                    on_host(fsdp_config(false, 2, 1))}) {
+          // The tightest reservations are enough where there are many ranks.
+          if (mesh.ranks() > 3 && config.prefetch_blocks() > 0) continue;
           SCOPED_TRACE(fmt::format("{}, {} experts, {}, {}", to_string(mesh), model.experts, config.ShortDebugString(),
                                    name_of(eager)));
           in_world({model, mesh, config, eager}, train_and_evaluate);

@@ -234,6 +234,21 @@ TEST_F(CudaElementwise, AddsToGradientsInBf16AndHashesThem) {
   }
 }
 
+// Terms of which every order but one gives another sum.
+Results add_in_order(Bench& bench, std::int64_t n) {
+  Doubles terms;
+  for (std::int64_t i = 0; i < n; ++i) terms.push_back((i % 2 ? -1 : 1) * 1e16 / static_cast<double>(i + 1) + 0.3);
+  const Tensor x = bench.tensor(terms, {n}), sum = bench.tensor(Doubles{0.25}, {1});
+  bench->elementwise->add_in_order(bench.stream(), x, sum);
+  return {result("sum", bench.values<double>(sum), 0)};
+}
+
+TEST_F(CudaElementwise, AddsInOrderToTheSameBits) {
+  for (const std::int64_t n : {0, 1, 2, 301}) {
+    compare("terms: " + std::to_string(n), [&](Bench& bench) { return add_in_order(bench, n); }, {DType::f32});
+  }
+}
+
 TEST_F(CudaElementwise, MatchesTheHost) {
   for (const std::int64_t n : {0, 1, 3, 255, 4096, 4099, 100003}) {
     compare("add of " + std::to_string(n), [&](Bench& bench) { return add(bench, n); });

@@ -103,6 +103,23 @@ TEST(HostElementwise, SumsSquaresInDoubleTheSameForAnyNumberOfThreads) {
   EXPECT_TRUE(std::isinf(square_sum(one, x, 0)));
 }
 
+// Sums made apart, added in order, have the bits of sums made one after the other.
+TEST(HostElementwise, AddsInOrder) {
+  Host host;
+  const Floats parts[] = {random_floats(7, 1), random_floats(70001, 2), random_floats(300, 3)};
+  double together = 0.25;
+  Doubles terms, sum = {0.25};
+  for (const Floats& part : parts) {
+    together = square_sum(host, part, together);
+    terms.push_back(square_sum(host, part, 0));
+  }
+  host->elementwise->add_in_order(host.stream, view(terms, {3}), view(sum, {1}));
+  host.finish();
+  EXPECT_EQ(sum[0], together);
+  expect_refused([&] { host->elementwise->add_in_order(host.stream, view(terms, {3}), view(terms, {3})); },
+                 {"add_in_order", "sum", "[3]", "[1]"});
+}
+
 std::pair<std::int64_t, std::int64_t> hash_of(Host& host, const Floats& x) {
   std::vector<std::int64_t> hash = {1, 2};
   host->elementwise->hash(host.stream, view(x, {static_cast<std::int64_t>(x.size())}), view(hash, {2}));
