@@ -8,6 +8,7 @@
 #include "ananke/site.pb.h"
 #include "runtime/base/log.h"
 #include "runtime/base/replace_file.h"
+#include "runtime/binding/rank_binding.h"
 #include "runtime/checkpoint/run_lock.h"
 #include "runtime/config/job.h"
 #include "runtime/config/resume.h"
@@ -85,6 +86,12 @@ void report_memory(Trainer& trainer, const Job& job, Rendezvous& rendezvous, Run
   }
 }
 
+BoundDevice bound_device(Backend& backend) {
+  if (backend.computes_on_host()) return {};
+  const std::optional<DeviceRoom> room = backend.room();
+  return {room ? room->name : "", backend.device().numa_node()};
+}
+
 // What changed against the job that wrote a checkpoint, as text; throws where it cannot be.
 std::vector<std::string> changes_since(const LoadedState& checkpoint, const LoadedJob& now) {
   std::vector<std::string> text;
@@ -118,6 +125,9 @@ int run_worker(const WorkerContext& worker) {
                                          observers);
       }).admit();
   Trainer& trainer = *admitted;
+  control.phase("binding", 0);
+  settle_binding(worker.site.binding(), worker.site.memory().root(), me.host, bound_device(trainer.engine().backend()),
+                 worker.control);
   if (context.rank == 0) print_tables(trainer, job, control);
   trainer.start(worker.resume, [&](const LoadedState& checkpoint) { return changes_since(checkpoint, worker.job); });
   log_info("{}", trainer.engine().device().description());
