@@ -3,15 +3,13 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <optional>
-#include <sstream>
 
 #include "ananke/job.pb.h"
 #include "launcher/command.h"
 #include "launcher/command_options.h"
 #include "launcher/run_folder.h"
-#include "launcher/slurm/command.h"
+#include "launcher/slurm/job_query.h"
 #include "launcher/slurm/restarts.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
@@ -28,45 +26,20 @@ constexpr std::chrono::seconds deadline{20};
 
 void print_line(const char* title, const std::string& text) { std::printf("%-12s %s\n", title, text.c_str()); }
 
-// "Key=Value" of what scontrol says.
-std::map<std::string, std::string> fields_of(const std::string& text) {
-  std::map<std::string, std::string> fields;
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    const auto equals = word.find('=');
-    if (equals != std::string::npos) fields.emplace(word.substr(0, equals), word.substr(equals + 1));
-  }
-  return fields;
-}
-
-struct SlurmJob {
-  std::map<std::string, std::string> fields;
-  std::string problem;  // why there are none
-};
-
-SlurmJob ask_slurm(const std::string& job) {
-  const std::vector<std::string> words{"scontrol", "show", "job", "--oneliner", job};
-  const CommandOutput said = run_command(words, deadline);
-  if (said.late || said.code != 0) return {{}, describe_failure(words, said, deadline)};
-  return {fields_of(said.output), ""};
-}
-
-void print_job(const std::string& id, SlurmJob job) {
+void print_job(const std::string& id, const SlurmJob& job) {
   if (!job.problem.empty()) return print_line("job", fmt::format("{}: UNKNOWN: {}", id, job.problem));
-  auto& fields = job.fields;
-  std::string text = fmt::format("{} '{}': {}", id, fields["JobName"], fields["JobState"]);
-  if (fields["JobState"] == "PENDING") text += " (" + fields["Reason"] + ")";
-  if (!fields["NodeList"].empty() && fields["NodeList"] != "(null)") text += " on " + fields["NodeList"];
-  text += fmt::format(", {} of {}, restart {}, exit code {}", fields["RunTime"], fields["TimeLimit"],
-                      fields["Restarts"], fields["ExitCode"].substr(0, fields["ExitCode"].find(':')));
+  const std::string nodes = job.field("NodeList"), code = job.field("ExitCode");
+  std::string text = fmt::format("{} '{}': {}", id, job.field("JobName"), job.state());
+  if (job.state() == "PENDING") text += " (" + job.field("Reason") + ")";
+  if (!nodes.empty() && nodes != "(null)") text += " on " + nodes;
+  text += fmt::format(", {} of {}, restart {}, exit code {}", job.field("RunTime"), job.field("TimeLimit"),
+                      job.field("Restarts"), code.substr(0, code.find(':')));
   print_line("job", text);
 }
 
 // RUN_DIR/logs/slurm-77.out, as `ananke submit` has it.
-std::optional<Path> run_folder_of(const std::map<std::string, std::string>& fields) {
-  const auto found = fields.find("StdOut");
-  if (found == fields.end()) return std::nullopt;
-  const Path output = found->second;
+std::optional<Path> run_folder_of(const SlurmJob& job) {
+  const Path output = job.field("StdOut");
   if (output.parent_path().filename() != "logs") return std::nullopt;
   return output.parent_path().parent_path();
 }
@@ -128,11 +101,11 @@ int command_status(const Arguments& arguments) {
   if (!options.read(arguments)) return 0;
   const bool is_number = !what.empty() && what.find_first_not_of("0123456789") == std::string::npos;
   if (is_number && !std::filesystem::exists(what)) {
-    const SlurmJob job = ask_slurm(what);
+    const SlurmJob job = ask_for_job(what, deadline);
     if (!job.problem.empty())
       fail(ErrorKind::data, "nothing is known of job {}: {}; give its run folder instead", what, job.problem);
     print_job(what, job);
-    if (const auto run_dir = run_folder_of(job.fields)) print_run(*run_dir);
+    if (const auto run_dir = run_folder_of(job)) print_run(*run_dir);
     return 0;
   }
   const Path run_dir = std::filesystem::absolute(what);
@@ -140,7 +113,7 @@ int command_status(const Arguments& arguments) {
     fail(ErrorKind::data, "{} is no run folder: it has no folder logs", run_dir.string());
   }
   const std::vector<Start> starts = read_starts(run_dir);
-  if (!starts.empty()) print_job(starts.back().job, ask_slurm(starts.back().job));
+  if (!starts.empty()) print_job(starts.back().job, ask_for_job(starts.back().job, deadline));
   print_run(run_dir);
   return 0;
 }

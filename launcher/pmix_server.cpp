@@ -18,6 +18,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/base/descriptor.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/process.h"
@@ -57,7 +58,7 @@ class BlockedPipeSignal {
 struct Shared {
   std::mutex mutex;
   std::vector<PmixServer::Abort> aborts;
-  int wake = -1;
+  Descriptor wake;
   bool used = false;
 };
 
@@ -116,8 +117,8 @@ pmix_status_t on_abort(const pmix_proc_t* who, void*, int status, const char mes
   std::lock_guard lock(state.mutex);
   state.aborts.push_back({static_cast<int>(who->rank), status, message == nullptr ? "" : message});
   const char byte = 'a';
-  if (state.wake >= 0) [[maybe_unused]]
-    const ssize_t ignored = write(state.wake, &byte, 1);
+  if (state.wake) [[maybe_unused]]
+    const ssize_t ignored = write(state.wake.get(), &byte, 1);
   return PMIX_OPERATION_SUCCEEDED;
 }
 
@@ -250,13 +251,12 @@ void start_server(const std::string& folder, const std::string& job) {
 PmixServer::PmixServer(int ranks) : folder_(make_folder()), job_(fmt::format("ananke.{}.{}", host_name(), getpid())) {
   ANANKE_CHECK(!std::exchange(shared().used, true), "a second PMIx server in one process");
   const BlockedPipeSignal no_pipe_signal;
-  int wake[2];
-  if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0) fail(ErrorKind::resource, "pipe: {}", std::strerror(errno));
-  wake_read_ = Descriptor(wake[0]);
+  Pipe wake(Pipe::Waits::nobody);
+  wake_read_ = std::move(wake.read);
   {
     std::lock_guard lock(shared().mutex);
     shared().aborts.clear();
-    shared().wake = wake[1];
+    shared().wake = std::move(wake.write);
   }
   try {
     start_server(folder_, job_);
@@ -327,7 +327,7 @@ PmixServer::~PmixServer() {
 void PmixServer::close() noexcept {
   {
     std::lock_guard lock(shared().mutex);
-    ::close(std::exchange(shared().wake, -1));
+    shared().wake.close();
   }
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);

@@ -80,11 +80,16 @@ std::string by_interface(const std::string& wanted, const std::string& host) {
     if (one.name != wanted && one.address != wanted) continue;
     if (is_reachable_address(one.address)) return one.address;
     fail(ErrorKind::config,
-         "on {} the site's network_interface '{}' has the address {}, which other nodes cannot reach", host, wanted,
-         one.address);
+         "on {} the site's network_interface '{}' has the address {}, which other nodes cannot reach; name another of "
+         "those "
+         "that are up: {}",
+         host, wanted, one.address, list_of_addresses(all));
   }
-  fail(ErrorKind::config, "on {} the site's network_interface '{}' is not among those that are up: {}", host, wanted,
-       list_of_addresses(all));
+  fail(
+      ErrorKind::config,
+      "on {} the site's network_interface '{}' is not among those that are up: {}; name one of them by which the other "
+      "nodes are reached",
+      host, wanted, list_of_addresses(all));
 }
 
 }  // namespace

@@ -46,7 +46,9 @@ std::optional<Allocation> read_allocation(const EnvironmentLookup& lookup) {
   std::string nodes = environment.text(name);
   if (nodes.empty()) nodes = environment.text(name = "SLURM_NODELIST");
   if (nodes.empty()) {
-    fail(ErrorKind::config, "SLURM_JOB_ID is {}, but SLURM_JOB_NODELIST is not set: this is no allocation of nodes",
+    fail(ErrorKind::config,
+         "SLURM_JOB_ID is {}, but SLURM_JOB_NODELIST is not set: this is no allocation of nodes; start the job "
+         "by sbatch or in a shell of salloc, or unset SLURM_JOB_ID for a site with start: LOCAL",
          allocation.job_id);
   }
   allocation.nodes = parse_host_list(Reader::what(name), nodes);
@@ -54,8 +56,10 @@ std::optional<Allocation> read_allocation(const EnvironmentLookup& lookup) {
   if (!cpus.empty()) {
     allocation.cpus = parse_counts(Reader::what("SLURM_JOB_CPUS_PER_NODE"), cpus);
     if (allocation.cpus.size() != allocation.nodes.size()) {
-      fail(ErrorKind::config, "the environment's {}='{}' has {} nodes, SLURM_JOB_CPUS_PER_NODE='{}' has {}", name,
-           nodes, allocation.nodes.size(), cpus, allocation.cpus.size());
+      fail(ErrorKind::config,
+           "the environment's {}='{}' has {} nodes, SLURM_JOB_CPUS_PER_NODE='{}' has {}: they are of two allocations; "
+           "start from a shell that has the variables of one, or unset the wrong one",
+           name, nodes, allocation.nodes.size(), cpus, allocation.cpus.size());
     }
   }
   allocation.tasks_per_node = environment.number("SLURM_NTASKS_PER_NODE", 1);
@@ -70,7 +74,12 @@ StepLayout lay_out(const Allocation& allocation, const std::vector<std::string>&
                    int ranks, int wanted_per_node) {
   const int have = static_cast<int>(live.size());
   const std::string missing = gone.empty() ? "" : " (not there: " + gone + ")";
-  if (have == 0) fail(ErrorKind::config, "no node of job {} can be used{}", allocation.job_id, missing);
+  if (have == 0) {
+    fail(ErrorKind::config,
+         "no node of job {} can be used{}; `sinfo -R` says why nodes are out: submit again, with --exclude where they "
+         "are still offered",
+         allocation.job_id, missing);
+  }
   int per_node = wanted_per_node > 0 ? wanted_per_node : allocation.tasks_per_node.value_or(0);
   const char* source = wanted_per_node > 0 ? "the site's slurm.ranks_per_node" : "--ntasks-per-node";
   if (per_node == 0) {

@@ -47,7 +47,10 @@ fs::path find_template(const std::string& site) {
   }
   std::string looked;
   for (const fs::path& file : candidates) looked += (looked.empty() ? "" : ", ") + file.string();
-  fail(ErrorKind::config, "there is no {} for site '{}': looked for {}", template_name, site, looked);
+  fail(ErrorKind::config,
+       "there is no {} for site '{}': looked for {}; put one beside the site's file, or let ANANKE_SITE_PATH name "
+       "the folder of sites that has it",
+       template_name, site, looked);
 }
 
 std::string fill_template(const std::string& text, const std::map<std::string, std::string>& words,
@@ -60,12 +63,15 @@ std::string fill_template(const std::string& text, const std::map<std::string, s
     bool replaced = false;
     for (std::size_t open = 0; (open = line.find("{{", open)) != std::string::npos;) {
       const std::size_t close = line.find("}}", open);
-      if (close == std::string::npos) fail(ErrorKind::config, "{}:{}: '{{{{' without '}}}}'", file, number);
+      if (close == std::string::npos) {
+        fail(ErrorKind::config, "{}:{}: '{{{{' without '}}}}' on the same line; close it, as in '{{{{nodes}}}}'", file,
+             number);
+      }
       const auto word = words.find(line.substr(open + 2, close - open - 2));
       if (word == words.end()) {
         std::string known;
         for (const auto& [name, value] : words) known += (known.empty() ? "" : ", ") + name;
-        fail(ErrorKind::config, "{}:{}: there is no '{}'; there are: {}", file, number,
+        fail(ErrorKind::config, "{}:{}: there is no '{}'; take one of these, or remove it: {}", file, number,
              line.substr(open, close + 2 - open), known);
       }
       line.replace(open, close + 2 - open, word->second);

@@ -1,6 +1,5 @@
 #include "launcher/slurm/command.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -12,6 +11,7 @@
 #include <cstring>
 
 #include "launcher/worker_process.h"
+#include "runtime/base/descriptor.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 
@@ -23,16 +23,6 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t most_output = 16 << 20;
 constexpr std::chrono::seconds unkillable(5);  // after which a killed process is left to itself
-
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) fail(ErrorKind::resource, "pipe: {}", std::strerror(errno));
-    read = Descriptor(ends[0]);
-    write = Descriptor(ends[1]);
-  }
-  Descriptor read, write;
-};
 
 // Reads what there is; closes at the end.
 void drain(Descriptor& from, std::string& text) {

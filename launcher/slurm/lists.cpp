@@ -10,8 +10,10 @@ namespace {
 
 constexpr std::size_t most = 1'000'000;
 
-[[noreturn]] void refuse(const std::string& what, std::string_view text, const std::string& why) {
-  fail(ErrorKind::config, "{} is '{}': {}", what, text, why);
+[[noreturn]] void refuse(const std::string& what, std::string_view text, const std::string& why,
+                         const char* example = "node[0-3,7],login") {
+  fail(ErrorKind::config, "{} is '{}': {}; correct or unset it: expected is a text such as '{}'", what, text, why,
+       example);
 }
 
 std::optional<long> number(std::string_view digits) {
@@ -115,7 +117,7 @@ std::vector<int> parse_counts(const std::string& what, std::string_view text) {
     const auto count = number(item);
     if (!count || *count > 1 << 24 || !times || *times < 1 || (more && rest.empty()) ||
         static_cast<std::size_t>(*times) > most - counts.size()) {
-      refuse(what, text, "expected a number for each node, such as '72(x3),36'");
+      refuse(what, text, "it is no number for each node", "72(x3),36");
     }
     counts.insert(counts.end(), static_cast<std::size_t>(*times), static_cast<int>(*count));
   }

@@ -6,6 +6,7 @@
 
 #include "ananke/site.pb.h"
 #include "launcher/slurm/command.h"
+#include "launcher/slurm/job_query.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 
@@ -27,14 +28,6 @@ bool read_line(const std::string& line, Start& start) {
   } catch (const Error&) {
     return false;
   }
-}
-
-// "RUNNING" out of what scontrol says of a job.
-std::string state_in(const std::string& text) {
-  const auto at = text.find("JobState=");
-  if (at == std::string::npos) return "";
-  const auto begin = at + std::strlen("JobState=");
-  return text.substr(begin, text.find_first_of(" \n", begin) - begin);
 }
 
 }  // namespace
@@ -95,11 +88,10 @@ std::string why_no_restart(ErrorKind end, bool by_keyboard, std::uint64_t begin,
 }
 
 std::string requeue(const std::string& job, std::chrono::milliseconds deadline) {
-  const std::vector<std::string> ask{"scontrol", "show", "job", "--oneliner", job};
-  const CommandOutput shown = run_command(ask, deadline);
-  if (shown.late || shown.code != 0) return describe_failure(ask, shown, deadline);
+  const SlurmJob shown = ask_for_job(job, deadline);
+  if (!shown.problem.empty()) return shown.problem;
   // One that is being cancelled stays so.
-  const std::string state = state_in(shown.output);
+  const std::string state = shown.state();
   if (state != "RUNNING") return fmt::format("Slurm says that it is {}", state.empty() ? "in no state" : state);
   const std::vector<std::string> words{"scontrol", "requeue", job};
   const CommandOutput done = run_command(words, deadline);

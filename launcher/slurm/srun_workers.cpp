@@ -1,6 +1,5 @@
 #include "launcher/slurm/srun_workers.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "launcher/slurm/command.h"
+#include "runtime/base/descriptor.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/node_order.h"
@@ -25,14 +25,6 @@ constexpr std::size_t most_line = 4096;   // of a line
 constexpr milliseconds last_output{500};  // from srun's end to the end of its pipes
 constexpr seconds end_deadline{5};        // for srun to end once its tasks have
 constexpr seconds after_termination{3};   // and once it was told to end them
-
-Descriptor make_pipe(Descriptor& write_end) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) fail(ErrorKind::resource, "pipe: {}", std::strerror(errno));
-  write_end = Descriptor(ends[1]);
-  fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return Descriptor(ends[0]);
-}
 
 // What would set the same as an argument of ours, or hold up the step.
 bool is_variable_of_srun(const std::string& variable) {
@@ -93,11 +85,11 @@ void SrunWorkers::start(const Variables& variables) {
   for (const std::string& node : srun_.layout.nodes) nodes += (nodes.empty() ? "" : ",") + node;
   set_variable(process.environment, nodes_variable, nodes);  // by which workers know their ranks
   std::erase_if(process.environment, is_variable_of_srun);
-  Descriptor output, errors;
-  output_ = make_pipe(output);
-  errors_ = make_pipe(errors);
-  process.output = output.get();
-  process.errors = errors.get();
+  Pipe output(Pipe::Waits::writer), errors(Pipe::Waits::writer);
+  process.output = output.write.get();
+  process.errors = errors.write.get();
+  output_ = std::move(output.read);
+  errors_ = std::move(errors.read);
   process.death_signal = SIGTERM;  // by which srun ends its step
   process_.emplace(process);
 }

@@ -57,13 +57,6 @@ int try_connect(const addrinfo& address, Clock::time_point until, Descriptor& so
 
 }  // namespace
 
-Descriptor::~Descriptor() { close(); }
-
-void Descriptor::close() noexcept {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
 Descriptor listen_on(const std::string& host) {
   const AddressList addresses = resolve(host, "0", AI_PASSIVE);
   Descriptor socket(::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

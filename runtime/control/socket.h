@@ -3,27 +3,10 @@
 
 #include <chrono>
 #include <string>
-#include <utility>
+
+#include "runtime/base/descriptor.h"
 
 namespace ananke {
-
-// Owns a file descriptor.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-  int get() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-  void close() noexcept;
-
- private:
-  int fd_;
-};
 
 // A non-blocking listening socket on `host` (name or address; "0.0.0.0": all) and a port chosen by the system.
 // Throws Error(resource).

@@ -40,7 +40,8 @@ TEST(Allocation, QuotesTheVariableThatCannotBe) {
     }
   }
   EXPECT_EQ(refused("SLURM_JOB_NODELIST", ""),
-            "SLURM_JOB_ID is 77, but SLURM_JOB_NODELIST is not set: this is no allocation of nodes");
+            "SLURM_JOB_ID is 77, but SLURM_JOB_NODELIST is not set: this is no allocation of nodes; start the job by "
+            "sbatch or in a shell of salloc, or unset SLURM_JOB_ID for a site with start: LOCAL");
   EXPECT_NE(refused("SLURM_JOB_NODELIST", "node[").find("the environment's SLURM_JOB_NODELIST is 'node['"),
             std::string::npos);
   EXPECT_NE(refused("SLURM_JOB_CPUS_PER_NODE", "16").find("has 3 nodes, SLURM_JOB_CPUS_PER_NODE='16' has 1"),
@@ -72,7 +73,10 @@ TEST(StepLayout, SaysWhatDoesNotFit) {
   const auto refused_layout = [&](int ranks, int per_node, const Names& live, const std::string& gone = "") {
     return refusal(ErrorKind::config, [&] { lay_out(allocation, live, gone, ranks, per_node); });
   };
-  EXPECT_EQ(refused_layout(4, 0, {}, "node0 down"), "no node of job 77 can be used (not there: node0 down)");
+  EXPECT_EQ(
+      refused_layout(4, 0, {}, "node0 down"),
+      "no node of job 77 can be used (not there: node0 down); `sinfo -R` says why nodes are out: submit again, with "
+      "--exclude where they are still offered");
   EXPECT_EQ(refused_layout(6, 0, allocation.nodes),
             "6 ranks are no multiple of the 4 that a node takes by --ntasks-per-node; change the mesh or that");
   EXPECT_EQ(refused_layout(16, 0, {"node0", "node2"}, "node1 down"),

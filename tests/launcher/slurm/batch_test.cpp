@@ -3,6 +3,7 @@
 
 #include "ananke/site.pb.h"
 #include "launcher/slurm/batch_script.h"
+#include "launcher/slurm/job_query.h"
 #include "launcher/slurm/restarts.h"
 #include "runtime/config/site.h"
 #include "tests/launcher/slurm/fake_programs.h"
@@ -39,8 +40,9 @@ TEST(BatchScript, NamesAWordThatIsNotThere) {
   const auto refused = [&](const std::string& text) {
     return refusal(ErrorKind::config, [&] { fill_template(text, words, "train.sbatch"); });
   };
-  EXPECT_EQ(refused("one\n{{node}}\n"), "train.sbatch:2: there is no '{{node}}'; there are: nodes");
-  EXPECT_EQ(refused("{{nodes"), "train.sbatch:1: '{{' without '}}'");
+  EXPECT_EQ(refused("one\n{{node}}\n"),
+            "train.sbatch:2: there is no '{{node}}'; take one of these, or remove it: nodes");
+  EXPECT_EQ(refused("{{nodes"), "train.sbatch:1: '{{' without '}}' on the same line; close it, as in '{{nodes}}'");
   EXPECT_EQ(fill_template("a {{nodes}}{{nodes}} b { }\n\n", words, ""), "a 22 b { }\n\n");
   EXPECT_EQ(fill_template("{{nodes}}", {{"nodes", "{{nodes}}"}}, ""), "{{nodes}}\n")
       << "what is put in is not read again";
@@ -137,6 +139,16 @@ TEST_F(FakePrograms, ARequeueIsAskedForOnceAndOnlyOfARunningJob) {
             std::string::npos);
   setenv("PATH", "/nowhere", 1);
   EXPECT_NE(requeue("7", test_patience).find("cannot execute scontrol: No such file"), std::string::npos);
+}
+
+TEST(JobFields, AreTheFirstOfEachName) {
+  const SlurmJob job{
+      parse_job_fields("JobId=7 JobName=a=b JobState=RUNNING  Reason=None\n   JobState=PENDING NoValue X="), ""};
+  EXPECT_EQ(job.state(), "RUNNING");
+  EXPECT_EQ(job.field("JobName"), "a=b");
+  EXPECT_EQ(job.field("X"), "");
+  EXPECT_EQ(job.field("Restarts"), "") << "not said";
+  EXPECT_TRUE(parse_job_fields("").empty());
 }
 
 }  // namespace
