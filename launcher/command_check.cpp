@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "launcher/command.h"
+#include "launcher/deadlines.h"
 #include "launcher/job_options.h"
 #include "runtime/config/site.h"
 
@@ -20,6 +21,7 @@ int command_check(const Arguments& arguments) {
   const Site site = load_site(job.site);
   const LoadedJob loaded = load_checked_job(job);
   if (print_instead(job, loaded)) return 0;
+  stall_limits(site, loaded.job);
   print_valid(job, loaded, site);
   return 0;
 }
