@@ -9,6 +9,7 @@
 
 #include "plugins/backend_cuda/check.h"
 #include "runtime/base/error.h"
+#include "runtime/binding/visible_devices.h"
 
 namespace ananke::cuda {
 namespace {
@@ -54,9 +55,11 @@ std::string why_no_device() {
 }
 
 std::vector<VisibleDevice> visible_devices() {
+  const VisibleText text = read_visible_devices(std::getenv("CUDA_VISIBLE_DEVICES"));
   if (const std::string reason = why_no_device(); !reason.empty()) fail(ErrorKind::resource, "{}", reason);
   int count = 0;
   check(cudaGetDeviceCount(&count), "count the CUDA devices");
+  check_all_visible(text, static_cast<std::size_t>(count));
   std::vector<VisibleDevice> devices;
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};

@@ -13,7 +13,7 @@ struct VisibleDevice {
 };
 
 // Those of this process, by ordinal. Error(resource) that tells a machine without a driver from a process that sees no
-// device, and quotes CUDA_VISIBLE_DEVICES.
+// device, and quotes CUDA_VISIBLE_DEVICES; Error(config) where that names what is no device, or not on this node.
 std::vector<VisibleDevice> visible_devices();
 // Why visible_devices() would throw, or empty: makes no context.
 std::string why_no_device();
