@@ -1,6 +1,8 @@
 // The least that a program with these libraries needs from its start to its first collective: an embedded PMIx server,
 // clients that exchange Gloo's addresses by one fence, a full mesh, one all-reduce.
 //   bare_launch RANKS          starts itself RANKS times; rank 0 prints CLOCK_MONOTONIC in ns after the all-reduce
+//   bare_launch                a rank, under another PMIx server: `srun --mpi=pmix`. BARE_INTERFACE names the network
+//                              interface by which it finds the others; unset: all are on this node
 #include <gloo/allreduce.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -78,7 +80,12 @@ int work() {
   pmix_value_t* size = nullptr;
   check(PMIx_Get(&job, PMIX_JOB_SIZE, nullptr, 0, &size), "PMIx_Get");
   gloo::transport::tcp::attr attributes;
-  attributes.hostname = "127.0.0.1";
+  const char* interface = std::getenv("BARE_INTERFACE");
+  if (interface != nullptr) {
+    attributes.iface = interface;
+  } else {
+    attributes.hostname = "127.0.0.1";
+  }
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   auto context =
       std::make_shared<gloo::rendezvous::Context>(static_cast<int>(me.rank), static_cast<int>(size->data.uint32));

@@ -2,6 +2,7 @@
 // plugin, a communicator over all ranks, one all-reduce. Launched as by `ananke run`:
 //   startup_worker PLUGIN            a worker; rank 0 prints CLOCK_MONOTONIC in ns after the all-reduce
 //   startup_worker PLUGIN RANKS DIR  the launcher
+//   startup_worker PLUGIN RANKS DIR INTERFACE  likewise by srun, in an allocation; the workers' network interface
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -10,7 +11,9 @@
 
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
+#include "launcher/command.h"
 #include "launcher/launch.h"
+#include "launcher/slurm/srun_launch.h"
 #include "runtime/bootstrap/identity.h"
 #include "runtime/control/control_client.h"
 #include "runtime/device/device.h"
@@ -20,6 +23,8 @@
 namespace {
 
 using namespace ananke;
+
+constexpr const char* interface_variable = "STARTUP_INTERFACE";
 
 long long now_ns() {
   timespec time{};
@@ -49,7 +54,8 @@ int work(const std::string& plugin) {
   PluginRegistry plugins;
   plugins.load("backend_host", plugin);
   const Job job;
-  const Site site;
+  Site site;
+  if (const char* interface = std::getenv(interface_variable)) site.set_network_interface(interface);
   const RoleContext context{job, site, MeshShape{1, me.size}, me.rank, me.local_size};
   auto backend = plugins.create<Backend>("backend_host", context, "");
   const bool right = reduce_once(*backend, *control);
@@ -58,23 +64,43 @@ int work(const std::string& plugin) {
   return right ? 0 : 1;
 }
 
-int launch(const std::string& self, const std::string& plugin, int ranks, const std::string& folder) {
+int launch(const std::string& self, const std::string& plugin, int ranks, const std::string& folder,
+           const std::string& interface) {
   LaunchSpec spec;
   spec.program = std::filesystem::read_symlink("/proc/self/exe").string();
   spec.arguments = {self, plugin};
   spec.ranks = ranks;
   spec.run_dir = folder;
   spec.console = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
-  const LaunchResult result = launch_local(spec);
+  LaunchResult result;
+  if (interface.empty()) {
+    result = launch_local(spec);
+  } else {
+    Site site;
+    site.set_start(Site::SRUN);
+    site.set_network_interface(interface);
+    spec.environment = {{interface_variable, interface}};
+    SrunWorkers workers(spec, plan_srun(site, ranks).srun);
+    result = launch(spec, workers);
+  }
   if (result.exit_code != 0) std::fprintf(stderr, "%s\n", result.report.c_str());
   return result.exit_code;
+}
+
+// As `ananke supervise`, which srun starts: of this program, so that the worker is this one too.
+int supervise(const std::vector<std::string>& words) {
+  for (const Command& command : all_commands()) {
+    if (std::string(command.name) == "supervise") return command.run(words);
+  }
+  return 2;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    if (argc == 4) return launch(argv[0], argv[1], std::atoi(argv[2]), argv[3]);
+    if (std::string(argv[1]) == "supervise") return supervise({argv + 2, argv + argc});
+    if (argc >= 4) return launch(argv[0], argv[1], std::atoi(argv[2]), argv[3], argc > 4 ? argv[4] : "");
     return work(argv[1]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "startup_worker: %s\n", error.what());
