@@ -144,7 +144,46 @@ TEST_F(SlurmSubmit, ALostNodeIsFoundWithinAMinuteAndTheJobFinishesOnOthers) {
   EXPECT_EQ(field(job, "Restarts"), "1");
   EXPECT_NE(place_of(3).node, lost);
   heal(lost);
+  CommandProcess straight(
+      {"run", (folder / "job.textproto").string(), "--run-dir", (folder / "straight").string(), "--set", steps},
+      folder / "straight.out");
+  EXPECT_EQ(straight.wait(), 0) << straight.output();
   EXPECT_EQ(losses("run").size(), 600u);
+  EXPECT_EQ(losses("run"), losses("straight"));
+}
+
+// Of five nodes one is drained: the job takes the other four, by PMIx and without it, and computes the same.
+TEST_F(SlurmSubmit, SixteenRanksOnFourNodesDoWithoutADrainedOne) {
+  const auto set_state = [](const char* state) {
+    return run_command({"scontrol", "update", "nodename=node1", std::string("state=") + state, "reason=test"},
+                       milliseconds(10'000))
+        .code;
+  };
+  ASSERT_EQ(set_state("drain"), 0);
+  const std::vector<std::string> words{"--nodes", "4",
+                                       "--set",   "mesh.shard=16",
+                                       "--set",   "training.rows_per_step=16",
+                                       "--set",   "training.rows_per_microbatch=1",
+                                       "--set",   "training.steps=5"};
+  std::vector<std::vector<std::string>> found;
+  for (const char* mpi : {"pmix", "none"}) {
+    write("site.textproto",
+          fmt::format("name: \"cluster\" start: SRUN network_interface: \"eth0\" slurm {{ mpi: \"{}\" }}\n", mpi));
+    const CommandOutput said = submit_with(words);
+    EXPECT_EQ(said.code, 0) << said.errors;
+    EXPECT_EQ(wait_for_end(job), "COMPLETED") << output();
+    EXPECT_TRUE(job_says(fmt::format("--mpi={}", mpi))) << output();
+    EXPECT_TRUE(job_says("16 ranks, 4 on each of 4 nodes")) << output();
+    const std::vector<std::string> nodes{"node0", "node2", "node3", "node4"};
+    for (int rank = 0; rank < 16; ++rank) {
+      EXPECT_EQ(place_of(rank).node, nodes[static_cast<std::size_t>(rank / 4)]) << place_of(rank).text;
+    }
+    found.push_back(losses("run"));
+    std::filesystem::rename(folder / "run", folder / mpi);
+  }
+  EXPECT_EQ(set_state("resume"), 0);
+  EXPECT_EQ(found[0].size(), 5u);
+  EXPECT_EQ(found[0], found[1]);
 }
 
 }  // namespace
