@@ -130,6 +130,7 @@ class Launch {
   ControlServer server_;
   std::vector<Watched> watched_;
   FirstCause first_cause_;
+  const Clock::time_point started_ = Clock::now();
   std::optional<Clock::time_point> all_joined_, all_finished_, kill_at_, killed_;
   std::optional<Clock::time_point> stacks_until_;  // asked for, to come until then
   bool stopping_ = false, ending_ = false, forced_ = false, lost_one_ = false;
@@ -395,7 +396,10 @@ void Launch::enforce() {
     ending_ = true;
     kill_all();
   }
-  if (server_.all_joined() && !all_joined_) all_joined_ = now;
+  if (server_.all_joined() && !all_joined_) {
+    all_joined_ = now;
+    log_info("launcher: all {} workers have joined, {} after they were started", spec_.ranks, text_of(now - started_));
+  }
   if (all_joined_ && now - *all_joined_ > join_linger) workers_.all_joined();
 }
 

@@ -87,6 +87,19 @@ TEST_F(WorkerFailure, EndsThoseWhoIgnoreTheRequest) {
   expect(spec(3, "deaf", 0), 0, {What::killed, SIGKILL, 9, "rank 0 ("});
 }
 
+TEST_F(WorkerFailure, DeathBeforeItJoinsIsNamedAtOnce) {
+  expect(spec(3, "stillborn", 1), 1, {What::killed, SIGKILL, 9, "signal 9 (SIGKILL)"});
+}
+
+TEST_F(WorkerFailure, ListsAllWhoNeverJoin) {
+  LaunchSpec made = spec(4, "nobody");
+  made.deadlines.join = milliseconds(700);
+  const LaunchResult result = launch(made);
+  EXPECT_EQ(result.exit_code, 10) << result.report;
+  EXPECT_TRUE(contains(result.report, "job failed: rank 0 (")) << result.report;
+  EXPECT_TRUE(contains(result.report, "where the others are:\n    ranks 1-3: not joined")) << result.report;
+}
+
 // The first of the ranks: on a slow machine others may be late as well.
 TEST_F(WorkerFailure, NamesWhoNeverJoins) {
   LaunchSpec made = spec(3, "absent", 0);

@@ -145,6 +145,8 @@ int run(const std::string& action, int chosen, const char* name) {
   std::fflush(stdout);
   const Identity me = identify(std::chrono::seconds(30));
   if (action == "absent" && me.rank == chosen) sleep_forever();
+  if (action == "nobody") sleep_forever();
+  if (action == "stillborn" && me.rank == chosen) raise(SIGKILL);
   if (action == "deaf") std::signal(SIGTERM, SIG_IGN);
   if (action == "standstill") return stand_still(me, chosen, options_of(me, false));
   auto control = ControlClient::connect(options_of(me, action == "deaf"));
