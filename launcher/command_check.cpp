@@ -3,6 +3,7 @@
 
 #include "launcher/command.h"
 #include "launcher/deadlines.h"
+#include "launcher/job_environment.h"
 #include "launcher/job_options.h"
 #include "runtime/config/site.h"
 
@@ -22,6 +23,7 @@ int command_check(const Arguments& arguments) {
   const LoadedJob loaded = load_checked_job(job);
   if (print_instead(job, loaded)) return 0;
   stall_limits(site, loaded.job);
+  print_environment_warnings(loaded.job, site);
   print_valid(job, loaded, site);
   return 0;
 }

@@ -11,6 +11,7 @@
 #include "launcher/command.h"
 #include "launcher/console_writer.h"
 #include "launcher/deadlines.h"
+#include "launcher/job_environment.h"
 #include "launcher/job_options.h"
 #include "launcher/launch.h"
 #include "launcher/print_memory.h"
@@ -46,6 +47,7 @@ LaunchSpec worker_spec(const Path& run_dir, const Site& site, const Job& job, co
   spec.deadlines = control_deadlines(site);
   spec.deadlines.stalls = stall_limits(site, job);
   spec.grace = grace_of(site);
+  spec.environment = missing_site_variables(this_environment(), site);
   spec.lost = [&lock] { return lock.lost(); };
   return spec;
 }
@@ -145,6 +147,7 @@ LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loa
     LaunchSpec spec = worker_spec(run_dir, site, loaded.job, lock, resume);
     spec.second_term_ends = !slurm;
     spec.console = [&](const std::string& line) { console.add(line); };
+    for (const auto& [name, value] : spec.environment) log_info("launcher: the site sets {}={}", name, value);
     console.add(fmt::format("{}: {} ranks, run folder {}, one log per rank in {}", loaded.job.name(), ranks,
                             run_dir.string(), (run_dir / "logs").string()));
     result = launch_where(spec, slurm);
@@ -210,6 +213,7 @@ int command_run(const Arguments& arguments) {
   if (print_instead(job, loaded)) return 0;
   stall_limits(site, loaded.job);  // refuses before anything is made
   if (memory) return print_memory(loaded, site);
+  print_environment_warnings(loaded.job, site);
   if (!dry_run) return run_job(arguments.words, loaded, site, run);
   print_valid(job, loaded, site);
   return print_run_plan(loaded, site, run.resume);

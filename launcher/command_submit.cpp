@@ -11,6 +11,7 @@
 #include "ananke/site.pb.h"
 #include "launcher/command.h"
 #include "launcher/deadlines.h"
+#include "launcher/job_environment.h"
 #include "launcher/job_options.h"
 #include "launcher/run_folder.h"
 #include "launcher/slurm/batch_script.h"
@@ -184,6 +185,7 @@ int command_submit(const Arguments& arguments) {
          "site '{}' has no Slurm (start: LOCAL); start the job with `ananke run`, or name another --site", site.name());
   }
   stall_limits(site, loaded.job);  // refuses here, not on the cluster
+  print_environment_warnings(loaded.job, site);
   const Path run_dir = std::filesystem::absolute(loaded.job.run_dir());
   check_run_folder(run_dir);
   if (given.resume) {

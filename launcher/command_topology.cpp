@@ -129,7 +129,7 @@ void declare(CommandOptions& options, TopologyArguments& given) {
   options.word("JOB", given.job, false);
   options.add()                                                                                                      //
       ("site", po::value(&given.site)->value_name("SITE")->default_value("local"), "site profile, by name or file")  //
-      ("hosts", po::value(&given.hosts)->value_name("LIST"), "nodes, such as \"jpbo-[001-002]-[01-48]\"")            //
+      ("hosts", po::value(&given.hosts)->value_name("LIST"), "nodes, such as \"node-[001-002]-[01-48]\"")            //
       ("nodes", po::value(&given.nodes)->value_name("N"), "so many nodes of the site, the first ones")               //
       ("seed", po::value(&given.seed)->value_name("NUMBER"), "with --nodes: nodes anywhere, by chance")              //
       ("ranks-per-node", po::value(&given.ranks_per_node)->value_name("N"), "default: as the site says, else 1")     //

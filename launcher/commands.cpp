@@ -22,6 +22,7 @@ int command_plugins(const Arguments& arguments);
 int command_plugins_info(const Arguments& arguments);
 int command_plugins_new(const Arguments& arguments);
 int command_run(const Arguments& arguments);
+int command_site_check(const Arguments& arguments);
 int command_status(const Arguments& arguments);
 int command_submit(const Arguments& arguments);
 int command_supervise(const Arguments& arguments);
@@ -36,6 +37,7 @@ std::span<const Command> all_commands() {
       {"status", "how a job of Slurm and its run are", command_status},
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
       {"topology", "which ranks are on which nodes, and how far the mesh's axes go there", command_topology},
+      {"site check", "compare a site's profile with the machine that this runs on", command_site_check},
       {"compare", "two runs: configuration, loss curves, evaluations, speed, bytes, memory", command_compare},
       {"trace", "a traced step: how busy each stream was, gaps, what took the time", command_trace},
       {"plugins", "list the plugins that are found, and those refused with the reason", command_plugins},

@@ -7,7 +7,7 @@
 namespace ananke {
 
 struct AddressRule {
-  std::string name;               // "%h-interconnect-1.jupiter.internal": %h is this node's name; empty: none
+  std::string name;               // "%h-fabric.cluster.internal": %h is this node's name; empty: none
   std::string network_interface;  // the site's: an interface of this node, or an address; may be empty
 };
 

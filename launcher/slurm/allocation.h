@@ -30,9 +30,10 @@ struct StepLayout {
   int cpus_per_rank = 0;  // 0: not said
 };
 
-// Ranks in blocks over the first of the live nodes, which are in the order that ranks shall have; as many on each as `wanted_per_node`, or where that is 0 the
-// allocation's --ntasks-per-node, or where that is not said either as many as make use of all live nodes. Throws
-// Error(config) with the numbers where they do not fit; `gone` names nodes that are missing, for that message.
+// Ranks in blocks over the first of the live nodes, which are in the order that ranks shall have; as many on each as
+// `wanted_per_node`, or where that is 0 the allocation's --ntasks-per-node, or where that is not said either as many as
+// make use of all live nodes. Throws Error(config) with the numbers where they do not fit; `gone` names nodes that are
+// missing, for that message.
 StepLayout lay_out(const Allocation& allocation, const std::vector<std::string>& live, const std::string& gone,
                    int ranks, int wanted_per_node);
 

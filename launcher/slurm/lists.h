@@ -7,7 +7,7 @@
 
 namespace ananke {
 
-// "jpbo-[001-003,010]-[01-02],login" -> jpbo-001-01, jpbo-001-02, jpbo-002-01, ..., login: in the order written, the
+// "node-[001-003,010]-[01-02],login" -> node-001-01, node-001-02, node-002-01, ..., login: in the order written, the
 // last brackets counting fastest; numbers keep their leading zeros. Throws Error(config) quoting `what` ("the
 // environment's SLURM_JOB_NODELIST"), the text and the place; also for more than a million names.
 std::vector<std::string> parse_host_list(const std::string& what, std::string_view text);

@@ -12,7 +12,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& pattern, const std::string& why) {
   fail(ErrorKind::config,
-       "topology.host_names.pattern is '{}': {}; expected text and numbers such as 'jpbo-{{rack:3}}-{{slot:2}}'",
+       "topology.host_names.pattern is '{}': {}; expected text and numbers such as 'node-{{rack:3}}-{{slot:2}}'",
        pattern, why);
 }
 

@@ -29,7 +29,7 @@ struct SlurmAddress {
 
 struct Places {
   std::vector<NodePlace> nodes;      // as many as were asked about, by natural_less of their names
-  std::string source;                // how it is known: "names (jpbo-{rack:3}-{slot:2})", "Slurm's switches"
+  std::string source;                // how it is known: "names (node-{rack:3}-{slot:2})", "Slurm's switches"
   std::vector<std::string> notices;  // what is not known, and what follows from that
 };
 

@@ -142,6 +142,7 @@ int fewest(std::vector<int> left, int replicas, int nodes) {
 
 TEST(RankMap, OfSmallAllocationsIsAsGoodAsAllTried) {
   for (const auto& [sizes, replicas] : std::vector<std::pair<std::vector<int>, int>>{{{4}, 2},
+                                                                                     {{2, 2, 1, 1}, 2},
                                                                                      {{2, 2}, 2},
                                                                                      {{1, 3}, 2},
                                                                                      {{1, 2, 3}, 2},
