@@ -31,7 +31,7 @@ using std::chrono::seconds;
 
 struct SubmitArguments {
   JobArguments job;
-  int nodes = 0;
+  int nodes = 0, chain = 1;
   std::string time;
   bool resume = false, no_requeue = false, dry_run = false;
 };
@@ -122,7 +122,9 @@ SlurmVersion version_here(std::chrono::milliseconds deadline, bool needed) {
   return version;
 }
 
-std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, const Site& site, const Path& run_dir) {
+// `after`: the job that this one follows in a chain; empty for the first.
+std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, const Site& site, const Path& run_dir,
+                   const std::string& after) {
   const Batch& batch = site.slurm().batch();
   BatchRequest request;
   const int ranks = static_cast<int>(loaded.job.resolved().ranks());
@@ -136,14 +138,22 @@ std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, co
   request.run_dir = run_dir;
   // One that keeps no checkpoints could only begin anew, in a folder that is used.
   request.requeue = !arguments.no_requeue && !loaded.job.checkpoint().none();
-  request.command = run_command_of(arguments, request.requeue, run_dir);
+  // A chain's next job goes on, so this one must not; Slurm may still start it again when a node is lost.
+  request.command = run_command_of(arguments, request.requeue && arguments.chain == 1, run_dir);
+  request.after = after;
   const Path file = find_template(arguments.job.site);
+  const std::string text = read_whole(file);
+  if (arguments.chain > 1 && text.find("{{dependency}}") == std::string::npos) {
+    fail(ErrorKind::config,
+         "--chain: {} has no line {{{{dependency}}}}, so jobs would not wait for each other; add one", file.string());
+  }
   const SlurmVersion version = version_here(parse_duration(site.slurm().command_deadline()), !arguments.dry_run);
-  return fill_template(read_whole(file), batch_words(request, site, version), file.string());
+  return fill_template(text, batch_words(request, site, version), file.string());
 }
 
-int submit(const std::string& script, const Site& site, const Path& run_dir) {
-  const Path file = run_dir / "train.sbatch";
+// The job's number. `link`: of a chain, from 1.
+std::string submit(const std::string& script, const Site& site, const Path& run_dir, int link) {
+  const Path file = run_dir / (link == 1 ? "train.sbatch" : fmt::format("train-{}.sbatch", link));
   ReplacedFile replaced(file);
   std::ofstream stream(replaced.partial(), std::ios::trunc);
   stream << script;
@@ -154,7 +164,15 @@ int submit(const std::string& script, const Site& site, const Path& run_dir) {
   job = job.substr(0, job.find_first_of(";\n"));  // "77;cluster"
   std::printf("submitted job %s; its output will be %s/logs/slurm-%s.out, and `ananke status %s` tells how it is\n",
               job.c_str(), run_dir.c_str(), job.c_str(), job.c_str());
-  return 0;
+  return job;
+}
+
+void check_chain(const SubmitArguments& given, const LoadedJob& loaded) {
+  constexpr int most = 1000;
+  if (given.chain < 1 || given.chain > most) fail(ErrorKind::usage, "--chain {} is none of 1 to {}", given.chain, most);
+  if (given.chain > 1 && loaded.job.checkpoint().none()) {
+    fail(ErrorKind::config, "--chain {}: the job keeps no checkpoints, so the next would begin anew", given.chain);
+  }
 }
 
 }  // namespace
@@ -169,6 +187,8 @@ int command_submit(const Arguments& arguments) {
   options.add()("nodes", po::value(&given.nodes)->value_name("N"),
                 "number of nodes; default: ranks / slurm.ranks_per_node of the site, else 1")(
       "time", po::value(&given.time)->value_name("DURATION"), "time limit, such as \"90min\"; default: the site's")(
+      "chain", po::value(&given.chain)->value_name("N"),
+      "so many jobs, each of which goes on when the one before has ended; default: 1, requeued as often as it takes")(
       "resume", po::bool_switch(&given.resume), "go on from the newest complete checkpoint of the run folder")(
       "no-requeue", po::bool_switch(&given.no_requeue), "once it has stopped, leave it so")(
       "dry-run", po::bool_switch(&given.dry_run), "print the script and leave");
@@ -193,13 +213,20 @@ int command_submit(const Arguments& arguments) {
   } else {
     check_unused(run_dir);
   }
-  const std::string script = render(given, loaded, site, run_dir);
+  check_chain(given, loaded);
+  const std::string script = render(given, loaded, site, run_dir, "");
   if (given.dry_run) {
     std::fputs(script.c_str(), stdout);
+    if (given.chain > 1) std::printf("note: and %d more, each to go on after the one before\n", given.chain - 1);
     return 0;
   }
   make_run_folder(run_dir);
-  return submit(script, site, run_dir);
+  std::string last = submit(script, site, run_dir, 1);
+  given.resume = true;
+  for (int link = 2; link <= given.chain; ++link) {
+    last = submit(render(given, loaded, site, run_dir, last), site, run_dir, link);
+  }
+  return 0;
 }
 
 }  // namespace ananke

@@ -105,6 +105,7 @@ std::map<std::string, std::string> batch_words(const BatchRequest& request, cons
   words["options"] = lines_of(batch.option(), "#SBATCH ");
   words["command"] = quote_words(request.command);
   words["requeue"] = request.requeue ? "requeue" : "no-requeue";
+  words["dependency"] = request.after.empty() ? "" : "#SBATCH --dependency=afterany:" + request.after;
   words["gpus"] = "";
   std::vector<std::string> shell(batch.shell().begin(), batch.shell().end());
   if (batch.gpus_per_node() > 0) {

@@ -22,6 +22,7 @@ struct BatchRequest {
   std::filesystem::path run_dir;     // absolute
   std::vector<std::string> command;  // words; not yet quoted
   bool requeue = true;               // by Slurm too, when a node is lost
+  std::string after = {};            // the job that must have ended before; empty: none
 };
 
 // train.sbatch beside the site's own file, else the one of the folder of sites. Throws Error(config).
