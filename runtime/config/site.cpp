@@ -70,6 +70,7 @@ Site load_site(const std::string& name) {
   }
   site.mutable_deadlines();
   site.mutable_memory();
+  site.mutable_health();
   if (site.start() == Site::SRUN) site.mutable_slurm()->mutable_batch();
   write_defaults(schema, &site);
   return site;

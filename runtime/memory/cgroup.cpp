@@ -51,6 +51,11 @@ void read_group(const fs::path& root, const Version& version, const fs::path& pa
   for (const char* file : version.limits) {
     if (!file) continue;
     const std::optional<std::string> text = read_small_file(group / file);
+    std::error_code none;
+    if (!text && file == version.limits[0] && fs::exists(group / version.used, none)) {
+      reading.trouble.push_back(
+          fmt::format("control group {} has {} but no {}: its limit is not known", path.string(), version.used, file));
+    }
     if (!text || text->starts_with("max")) continue;
     const std::optional<std::uint64_t> limit = parse_number(*text);
     if (!limit) {

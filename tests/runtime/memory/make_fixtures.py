@@ -129,17 +129,18 @@ JUPITER_CPUS = ["0-71", "72-143", "144-215", "216-287"]
 HBM = [4, 12, 20, 28]
 
 
-def jupiter(name, change=None, hbm_cache=0, cpus_allowed="0-287", cgroup="0::/\n"):
-    """A healthy idle node, but for what `change` says of a CPU node: {number: {...}}."""
+def jupiter(name, change=None, hbm_cache=0, cpus_allowed="0-287", cgroup="0::/\n", cdmm=False):
+    """A healthy idle node, but for what `change` says of a CPU node: {number: {...}}. With CDMM the GPUs' memory is no
+    NUMA node."""
     nodes = []
     for i, total in enumerate(JUPITER):
         known = dict(anon=gib(0.6), slab=gib(1.2), tables=gib(0.05), stacks=gib(0.1), cache=gib(1.5),
                      shmem=gib(0.05), leak=gib(4))
         known.update((change or {}).get(i, {}))
         nodes.append(Numa(i, JUPITER_CPUS[i], total, 0, rest="free", **known))
-    for number in HBM:
+    for number in [] if cdmm else HBM:
         nodes.append(Numa(number, "", gib(95), 0, rest="free", cache=hbm_cache, leak=gib(0.5)))
-    empty = [n for n in range(36) if n > 3 and n not in HBM]
+    empty = [n for n in range(36) if n > 3 and n not in HBM and not cdmm]
     tree(name, nodes, cpus_allowed, "0-35", cgroup=cgroup, low=gib(0.1), page=64, empty=empty)
 
 
@@ -149,6 +150,13 @@ def main():
     jupiter("gh200_leak", {2: dict(leak=gib(60))})
     jupiter("gh200_cache_hog", {1: dict(cache=gib(80))})
     jupiter("gh200_cache_on_devices", hbm_cache=gib(20))
+    jupiter("gh200_cdmm", cdmm=True)
+    jupiter("gh200_cgroup", cgroup="0::/system.slice/slurmstepd.scope/job_77/step_0\n")
+    base = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_77"
+    write("gh200_cgroup", f"{base}/memory.max", f"{gib(100) * 1024}\n")
+    write("gh200_cgroup", f"{base}/memory.high", "max\n")
+    write("gh200_cgroup", f"{base}/memory.current", f"{gib(2) * 1024}\n")
+    write("gh200_cgroup", f"{base}/memory.stat", "anon 0\nfile_dirty 0\nfile_writeback 0\ninactive_file 0\nactive_file 0\n")
 
     # Two sockets of EPYC, NPS4: eight NUMA nodes of 64 GiB.
     epyc = [Numa(i, f"{i * 16}-{i * 16 + 15},{128 + i * 16}-{128 + i * 16 + 15}", gib(63), 0, rest="free",

@@ -9,10 +9,10 @@
 
 namespace ananke {
 
-// Unpacks "==> /path <==" sections below `root`.
-inline void unpack_tree(const std::string& name, const std::filesystem::path& root) {
-  std::ifstream file(std::filesystem::path(ANANKE_SOURCE_DIR) / "tests/runtime/memory/fixtures" / (name + ".txt"),
-                     std::ios::binary);
+// Unpacks "==> /path <==" sections below `root`. `name`: of a file of this source tree.
+inline void unpack(const std::string& name, const std::filesystem::path& root) {
+  std::ifstream file(std::filesystem::path(ANANKE_SOURCE_DIR) / name, std::ios::binary);
+  if (!file) throw std::runtime_error("there is no " + name);
   std::ofstream out;
   bool begun = false;
   for (std::string line; std::getline(file, line);) {
@@ -25,6 +25,10 @@ inline void unpack_tree(const std::string& name, const std::filesystem::path& ro
       out << line << '\n';
     }
   }
+}
+
+inline void unpack_tree(const std::string& name, const std::filesystem::path& root) {
+  unpack("tests/runtime/memory/fixtures/" + name + ".txt", root);
 }
 
 class NodeTree {
