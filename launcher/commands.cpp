@@ -15,6 +15,8 @@ int command_data_info(const Arguments& arguments);
 int command_data_ngram(const Arguments& arguments);
 int command_data_pack(const Arguments& arguments);
 int command_export(const Arguments& arguments);
+int command_health(const Arguments& arguments);
+int command_health_node(const Arguments& arguments);
 int command_import(const Arguments& arguments);
 int command_man(const Arguments& arguments);
 int command_parity(const Arguments& arguments);
@@ -35,6 +37,7 @@ std::span<const Command> all_commands() {
       {"run", "train: start the job's workers, here or by srun, and wait for them", command_run},
       {"submit", "give a job to Slurm: make the site's batch script and submit it", command_submit},
       {"status", "how a job of Slurm and its run are", command_status},
+      {"health", "how this node is, or all nodes of the allocation; what to exclude and to drain", command_health},
       {"check", "validate a job without starting anything; --print-config shows it resolved", command_check},
       {"topology", "which ranks are on which nodes, and how far the mesh's axes go there", command_topology},
       {"site check", "compare a site's profile with the machine that this runs on", command_site_check},
@@ -56,6 +59,7 @@ std::span<const Command> all_commands() {
       {"parity", "compare a Hugging Face model's logits, loss and gradients with a recorded case", command_parity},
       {"completion", "print the completion of this command line for bash", command_completion},
       {"man", "print the man page", command_man},
+      {"health-node", "a task of srun: says how one node is; started by `ananke health`", command_health_node, true},
       {"supervise", "a task of srun: starts one worker; started by `ananke run`", command_supervise, true},
       {"worker", "one rank of a job; started by `ananke run`", command_worker, true},
   };

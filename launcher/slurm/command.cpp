@@ -21,7 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::size_t most_output = 16 << 20;
 constexpr std::chrono::seconds unkillable(5);  // after which a killed process is left to itself
 
 // Reads what there is; closes at the end.
@@ -38,7 +37,8 @@ void drain(Descriptor& from, std::string& text) {
 }  // namespace
 
 CommandOutput run_command(const std::vector<std::string>& words, milliseconds deadline,
-                          const std::vector<std::pair<std::string, std::string>>& environment) {
+                          const std::vector<std::pair<std::string, std::string>>& environment,
+                          std::size_t most_output) {
   ANANKE_CHECK(!words.empty(), "no command");
   const auto until = Clock::now() + deadline;
   CommandOutput result;
@@ -126,7 +126,8 @@ std::string describe_failure(const std::vector<std::string>& words, const Comman
   std::string text = fmt::format("`{}` ", quote_words(words));
   text += result.late
               ? fmt::format("did not end within {}", format_duration(std::chrono::duration<double>(deadline).count()))
-          : result.too_much ? fmt::format("was killed after it had said {}", format_bytes(most_output))
+          : result.too_much ? fmt::format("was killed after it had said {}",
+                                          format_bytes(result.output.size() + result.errors.size()))
                             : fmt::format("ended with exit code {}", result.code);
   const std::string lines = last_lines_of(result.errors.empty() ? result.output : result.errors);
   return text + (lines.empty() ? " and said nothing" : ": " + lines);

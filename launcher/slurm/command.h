@@ -17,10 +17,11 @@ struct CommandOutput {
 };
 
 // Runs words[0], found through PATH, with an empty standard input and this process's environment changed by
-// `environment`. Killed with its children at the deadline, or when it says more than 16 MiB; left to itself where that
-// does not end it. Throws Error(resource) only where no process can be started.
+// `environment`. Killed with its children at the deadline, or when it says more than `most_output`; left to itself
+// where that does not end it. Throws Error(resource) only where no process can be started.
 CommandOutput run_command(const std::vector<std::string>& words, std::chrono::milliseconds deadline,
-                          const std::vector<std::pair<std::string, std::string>>& environment = {});
+                          const std::vector<std::pair<std::string, std::string>>& environment = {},
+                          std::size_t most_output = 16 << 20);
 
 // The standard output. Throws Error(stalled) for one that was late, Error(resource) for one that failed: the command as
 // typed, its exit code and its last lines.
