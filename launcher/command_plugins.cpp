@@ -60,6 +60,8 @@ std::string what_is_missing(const PluginNote& note) {
 std::string in_a_job(const PluginNote& note, const google::protobuf::Descriptor* config) {
   std::string text = note.role() == "optimizer"
                          ? fmt::format("  in a job     optimizer {{ match: \".*\" use: \"{}\" }}\n", note.name())
+                     : note.role() == "check"
+                         ? std::string("  in a job     none names it; `ananke health` makes its checks\n")
                          : fmt::format("  in a job     plugins {{ use: \"{}\" }}\n", note.name());
   if (config == nullptr) return text + "  config       none\n";
   std::string example;

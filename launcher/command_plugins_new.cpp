@@ -26,6 +26,7 @@ struct Role {
   const char* name;
   const char* description;  // of what its template does; null: it has none, since this version uses no such plugins
   const char* mesh = "";    // line of its template's job
+  bool in_jobs = true;      // a job uses it; else it is alone, without one
 };
 
 constexpr std::array<Role, 9> roles = {{
@@ -36,8 +37,8 @@ constexpr std::array<Role, 9> roles = {{
     {"experts", "the built-in local experts, watched"},
     {"parameters", "plain data parallelism", "mesh { replicate: 2 shard: 1 }\n"},
     {"backend", "the host backend with an operator of its own"},
+    {"check", "how busy a node is before a job", "", false},
     {"kernels", nullptr},
-    {"check", nullptr},
 }};
 
 std::string offered_roles(const char* between) {
@@ -109,8 +110,14 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-void write_from(const fs::path& folder, const fs::path& output, const Words& words) {
+// Of plugins that jobs use.
+bool is_of_a_job(const fs::path& file) {
+  return file.filename() == "job.textproto" || file.filename() == "learns.cmake";
+}
+
+void write_from(const fs::path& folder, const fs::path& output, const Words& words, bool with_job = true) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (!with_job && is_of_a_job(entry.path())) continue;
     std::ifstream from(entry.path(), std::ios::binary);
     std::string text{std::istreambuf_iterator<char>(from), {}};
     for (const auto& [word, value] : words) text = replaced(std::move(text), "@" + word + "@", value);
@@ -155,7 +162,7 @@ std::string optimizer_lines(const std::string& own) {
 
 void print_next_steps(const std::string& name, const fs::path& output, const fs::path& guide) {
   const std::string prefix = prefix_word();
-  std::printf("%s: a plugin that builds, tests and trains as it is\n", output.c_str());
+  std::printf("%s: a plugin that builds, is tested and does something as it is\n", output.c_str());
   if (!is_installed()) {
     std::printf("  cmake --install %s --prefix DIR    # first: where ananke shall be\n",
                 shell_word(runtime_folder().parent_path().string()).c_str());
@@ -195,7 +202,7 @@ int command_plugins_new(const Arguments& arguments) {
                               {"DESCRIPTION", role.description},
                               {"OPTIMIZER", optimizer_lines(role_name == "optimizer" ? name : "")},
                               {"MESH", role.mesh}};
-  write_from(templates / "common", output, replacements);
+  write_from(templates / "common", output, replacements, role.in_jobs);
   write_from(templates / role.name, output, replacements);
   print_next_steps(name, output, templates.parent_path() / "README.md");
   return 0;

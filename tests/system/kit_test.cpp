@@ -101,6 +101,12 @@ INSTANTIATE_TEST_SUITE_P(Roles, KitRole,
                                            "backend"),
                          [](const auto& one) { return std::string(one.param); });
 
+TEST_F(Kit, ACheckIsBuiltTestedAndListed) {
+  make("my_check", "check");
+  EXPECT_FALSE(fs::exists(folder / "my_check/job.textproto"));
+  build_and_test("my_check");
+}
+
 // A plugin that trains nothing passes the test of its run, not the one of its loss.
 TEST_F(Kit, TestOfAProjectSeesThatNothingIsLearned) {
   make("my_idle", "optimizer");
