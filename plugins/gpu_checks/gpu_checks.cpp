@@ -60,7 +60,10 @@ void on_each(const CheckContext& context, int count, Findings& found, const Work
   }
 }
 
-milliseconds length_of(const CheckContext& context) { return context.level == BURN ? seconds(60) : milliseconds(400); }
+// Of one measurement. Products are what burns: half a minute on each GPU.
+milliseconds length_of(const CheckContext& context, bool burns = false) {
+  return context.level != BURN ? milliseconds(400) : burns ? seconds(30) : seconds(2);
+}
 
 CheckResult check_context(const CheckContext& context) {
   Findings found(context);
@@ -83,13 +86,13 @@ std::string range_text(const std::vector<double>& values, const char* unit) {
 }
 
 template <class Measure>
-CheckResult check_rates(const CheckContext& context, const Measure& measure) {
+CheckResult check_rates(const CheckContext& context, const Measure& measure, bool burns) {
   Findings found(context);
   const int count = count_gpus(context, found);
   std::vector<std::string> names, units;
   std::vector<std::vector<double>> values;
   on_each(context, count, found, [&](int gpu) {
-    const std::vector<Rate> rates = measure(length_of(context));
+    const std::vector<Rate> rates = measure(length_of(context, burns));
     values.resize(rates.size());
     for (std::size_t i = 0; i < rates.size(); ++i) {
       if (names.size() <= i) names.emplace_back(rates[i].name), units.emplace_back(rates[i].unit);
@@ -159,7 +162,7 @@ std::vector<GpuCheck> all_checks() {
         .when_late = FAIL,
         .thresholds = {at_least("matmul", "TFLOP/s", "of one GPU")},
         .sensors = {"gpus"}},
-       [](const CheckContext& context) { return check_rates(context, product_rates); }},
+       [](const CheckContext& context) { return check_rates(context, product_rates, true); }},
       {{.id = "gpu.copy",
         .description = "copies inside of a GPU (read and written), and from and to pinned memory",
         .level = FULL,
@@ -169,7 +172,7 @@ std::vector<GpuCheck> all_checks() {
                        at_least("host_to_device", "GB/s", "of one GPU"),
                        at_least("device_to_host", "GB/s", "of one GPU")},
         .sensors = {"gpus"}},
-       [](const CheckContext& context) { return check_rates(context, copy_rates); }},
+       [](const CheckContext& context) { return check_rates(context, copy_rates, false); }},
       {{.id = "nccl.pairs",
         .description = "all-gather by NCCL of every two GPUs, bytes that each receives",
         .level = FULL,

@@ -55,10 +55,12 @@ void replace(CheckSpec& spec, const HealthThreshold& by) {
        by.value(), suggestion(by.value(), known));
 }
 
-CheckResult result_of(const CheckSet::Entry& entry, const ChildOutcome& outcome) {
+CheckResult result_of(const CheckSet::Entry& entry, const ChildOutcome& outcome, int patience) {
   using End = ChildOutcome::End;
   CheckResult result;
-  const std::string deadline = format_duration(std::chrono::duration<double>(entry.spec.deadline).count());
+  // Cut short by the end of all time, it has not shown that it hangs.
+  const double deadline = std::chrono::duration<double>(entry.spec.deadline * patience).count();
+  const bool hangs = outcome.end == End::late && outcome.seconds >= deadline;
   switch (outcome.end) {
     case End::done:
       if (result.ParseFromString(outcome.output)) break;
@@ -70,8 +72,9 @@ CheckResult result_of(const CheckSet::Entry& entry, const ChildOutcome& outcome)
       result.set_reason(fmt::format("plugin '{}' failed in this check: {}", entry.plugin, outcome.output));
       break;
     case End::late:
-      result.set_verdict(entry.spec.when_late);
-      result.set_reason(fmt::format("no answer within {}", deadline));
+      result.set_verdict(hangs ? entry.spec.when_late : UNKNOWN);
+      result.set_reason(fmt::format("no answer within {}{}", format_duration(outcome.seconds),
+                                    hangs ? "" : ", when the time for all checks was over"));
       break;
     case End::not_begun:
       result.set_reason(outcome.output.empty() ? "there was no time left for it" : outcome.output);
@@ -209,7 +212,9 @@ NodeHealth CheckSet::run(const CheckOptions& options) const {
                        }});
     }
     const auto outcomes = run_children(tasks, quick ? options.parallel : 1, until);
-    for (std::size_t i = 0; i < which.size(); ++i) results[which[i]] = result_of(entries_[which[i]], outcomes[i]);
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      results[which[i]] = result_of(entries_[which[i]], outcomes[i], options.patience);
+    }
   }
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].skipped) {
