@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include "ananke/memory.pb.h"
 #include "ananke/site.pb.h"
@@ -22,10 +23,15 @@
 #include "launcher/slurm/srun_launch.h"
 #include "launcher/topology_text.h"
 #include "runtime/base/log.h"
+#include "runtime/base/replace_file.h"
 #include "runtime/base/units.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/run_lock.h"
 #include "runtime/config/site.h"
+#include "runtime/engine/admit.h"
+#include "runtime/engine/rank_plans.h"
+#include "runtime/health/children.h"
+#include "runtime/health/report.h"
 
 namespace ananke {
 namespace {
@@ -122,7 +128,47 @@ std::string run_topology_text(const SrunPlan& plan, const Site& site) {
 
 struct RunOptions {
   bool resume = false, requeue = false;
+  int spares = 0;
+  std::string site;  // as --site has it
 };
+
+// What a rank needs of the host's memory, where nodes that lack it are to be left out. The plan loads plugins, so a
+// process of its own makes it.
+std::uint64_t needed_host_bytes(const Job& job, const Site& site) {
+  if (admission_of(job, site) != JobMemory::USE_SPARES) return 0;
+  const ChildTask task{std::chrono::minutes(10), [&] {
+                         const RankPlans plans = plan_ranks(job, site);
+                         const MemoryReport& most = plans.on_host ? plans.largest : plans.host;
+                         return std::to_string(most.host_planned() + (plans.on_host ? most.device_planned() : 0));
+                       }};
+  const ChildOutcome outcome = run_children({task}, 1, std::chrono::steady_clock::now() + task.deadline).front();
+  if (outcome.end == ChildOutcome::End::done) return std::stoull(outcome.output);
+  fail(outcome.end == ChildOutcome::End::threw ? ErrorKind::config : ErrorKind::worker_failed,
+       "the job's memory cannot be planned: {}", outcome.output);
+}
+
+std::optional<SrunPlan> plan_slurm(const Job& job, const Site& site, const RunOptions& options) {
+  if (site.start() != Site::SRUN) {
+    if (options.spares == 0) return std::nullopt;
+    fail(ErrorKind::config, "--spares {}: site '{}' has no Slurm (start: LOCAL), and so no spare nodes; leave it away",
+         options.spares, site.name());
+  }
+  SpareRequest spares{.spares = options.spares, .site = options.site};
+  const bool is_file = spares.site.find('/') != std::string::npos || spares.site.ends_with(".textproto");
+  if (is_file) spares.site = std::filesystem::absolute(spares.site).string();
+  if (options.spares > 0) spares.host_bytes = needed_host_bytes(job, site);
+  return plan_srun(site, mesh_of(job.mesh()), spares);
+}
+
+void write_health(const Path& run_dir, const HealthReport& report) {
+  const Path file = run_dir / "health.json";
+  ReplacedFile replaced(file);
+  std::ofstream stream(replaced.partial(), std::ios::trunc);
+  stream << report_json(report);
+  stream.close();
+  if (!stream) fail(ErrorKind::resource, "cannot write {}", file.string());
+  replaced.commit();
+}
 
 // With the run folder held.
 LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, bool resume,
@@ -137,6 +183,7 @@ LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loa
     check_unused(run_dir);
   }
   if (slurm) start.emplace(site, *slurm, run_dir);
+  if (slurm && slurm->health) write_health(run_dir, *slurm->health);
   loaded.job.mutable_resolved()->set_started(utc_now());
   write_run_files(run_dir, loaded, site);
   if (slurm) write_run_topology(run_dir, run_topology_text(*slurm, site));
@@ -158,8 +205,7 @@ LaunchResult run_in_folder(const std::vector<std::string>& words, LoadedJob& loa
 }
 
 int run_job(const std::vector<std::string>& words, LoadedJob& loaded, const Site& site, const RunOptions& options) {
-  std::optional<SrunPlan> slurm;
-  if (site.start() == Site::SRUN) slurm = plan_srun(site, mesh_of(loaded.job.mesh()));
+  const std::optional<SrunPlan> slurm = plan_slurm(loaded.job, site, options);
   // Whoever has requeued the job, it was not to begin anew, unless it keeps nothing.
   const bool again = slurm && slurm->restarts > 0 && !loaded.job.checkpoint().none();
   const bool resume = options.resume || again;
@@ -175,7 +221,7 @@ std::string policy_named(const std::string& name) {
   for (const char c : name) text += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   JobMemory::Admission policy;
   if (!JobMemory::Admission_Parse(text, &policy)) {
-    fail(ErrorKind::usage, "--admission {} is none of refuse, reduce_offload, off", name);
+    fail(ErrorKind::usage, "--admission {} is none of refuse, reduce_offload, use_spares, off", name);
   }
   return text;
 }
@@ -197,17 +243,21 @@ int command_run(const Arguments& arguments) {
                 "go on from the newest complete checkpoint of the run folder, where there is one")(
       "requeue", po::bool_switch(&run.requeue),
       "in a batch job of Slurm: requeue it when it was stopped or has lost a worker, if there is a new checkpoint")(
+      "spares", po::value(&run.spares)->value_name("K")->default_value(0),
+      "so many nodes of the allocation are spare: the health of all is asked, and those that are well are used")(
       "dry-run", po::bool_switch(&dry_run),
       "print what `check` does and the plan: placement, memory, steps, where it would write and start; then leave")(
       "print-memory", po::bool_switch(&memory),
       "print what the rank that needs most takes of its device's and the host's memory, by purpose, and whether the "
-      "site has it; then leave. Needs no GPU and no peers")(
-      "admission", po::value(&admission)->value_name("POLICY"),
-      "what becomes of a job that does not fit into the memory of its nodes: refuse, reduce_offload, or off to go on "
-      "anyway; default: as the job or the site says");
+      "site has it; then leave. Needs no GPU and no peers")("admission", po::value(&admission)->value_name("POLICY"),
+                                                            "what becomes of a job that does not fit into the memory "
+                                                            "of its nodes: refuse, reduce_offload, use_spares, or off "
+                                                            "to go on anyway; default: as the job or the site says");
   if (!options.read(arguments)) return 0;
   job.complete(options);
   if (options.given("admission")) job.job.overrides.push_back("memory.admission=" + policy_named(admission));
+  if (run.spares < 0) fail(ErrorKind::usage, "--spares {} is no number of nodes", run.spares);
+  run.site = job.site;
   const Site site = load_site(job.site);
   LoadedJob loaded = load_checked_job(job);
   if (print_instead(job, loaded)) return 0;

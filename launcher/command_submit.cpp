@@ -31,7 +31,7 @@ using std::chrono::seconds;
 
 struct SubmitArguments {
   JobArguments job;
-  int nodes = 0, chain = 1;
+  int nodes = 0, spares = 0, chain = 1;
   std::string time;
   bool resume = false, no_requeue = false, dry_run = false;
 };
@@ -97,6 +97,7 @@ std::vector<std::string> run_command_of(const SubmitArguments& arguments, bool r
     if (!one.starts_with("run_dir=")) words.insert(words.end(), {"--set", one});
   }
   words.insert(words.end(), {"--run-dir", run_dir.string()});
+  if (arguments.spares > 0) words.insert(words.end(), {"--spares", std::to_string(arguments.spares)});
   if (arguments.resume) words.push_back("--resume");
   if (requeue) words.push_back("--requeue");
   return words;
@@ -131,6 +132,7 @@ std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, co
   const int wanted = ranks_wanted_on_node(site, ranks);
   request.nodes = arguments.nodes > 0 ? arguments.nodes : wanted > 0 ? std::max(1, ranks / wanted) : 1;
   request.ranks_per_node = ranks_per_node(site, ranks, request.nodes);
+  request.spares = arguments.spares;
   request.job_name = loaded.job.name();
   request.time_limit =
       std::chrono::ceil<seconds>(parse_duration(arguments.time.empty() ? batch.time_limit() : arguments.time));
@@ -186,6 +188,8 @@ int command_submit(const Arguments& arguments) {
   given.job.add_to(options);
   options.add()("nodes", po::value(&given.nodes)->value_name("N"),
                 "number of nodes; default: ranks / slurm.ranks_per_node of the site, else 1")(
+      "spares", po::value(&given.spares)->value_name("K")->default_value(0),
+      "so many nodes more are allocated; the health of all is asked, and the job uses those that are well")(
       "time", po::value(&given.time)->value_name("DURATION"), "time limit, such as \"90min\"; default: the site's")(
       "chain", po::value(&given.chain)->value_name("N"),
       "so many jobs, each of which goes on when the one before has ended; default: 1, requeued as often as it takes")(
@@ -196,6 +200,9 @@ int command_submit(const Arguments& arguments) {
   given.job.complete(options);
   if (options.given("nodes") && (given.nodes < 1 || given.nodes > 1 << 20)) {
     fail(ErrorKind::usage, "--nodes {} is no number of nodes", given.nodes);
+  }
+  if (given.spares < 0 || given.spares > 1 << 20) {
+    fail(ErrorKind::usage, "--spares {} is no number of nodes", given.spares);
   }
   const Site site = load_site(given.job.site);
   const LoadedJob loaded = load_checked_job(given.job);

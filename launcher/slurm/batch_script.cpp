@@ -94,7 +94,7 @@ std::map<std::string, std::string> batch_words(const BatchRequest& request, cons
   const Batch& batch = site.slurm().batch();
   std::map<std::string, std::string> words;
   words["job_name"] = plain_name(request.job_name);
-  words["nodes"] = std::to_string(request.nodes);
+  words["nodes"] = std::to_string(request.nodes + request.spares);
   words["ranks_per_node"] = std::to_string(request.ranks_per_node);
   words["time_limit"] = slurm_time(request.time_limit);
   words["lead_seconds"] = std::to_string(request.lead_time.count());

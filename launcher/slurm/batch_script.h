@@ -16,6 +16,7 @@ class Site;
 struct BatchRequest {
   std::string job_name;
   int nodes = 1;
+  int spares = 0;  // nodes beyond those
   int ranks_per_node = 1;
   std::chrono::seconds time_limit{};
   std::chrono::seconds lead_time{};

@@ -4,6 +4,7 @@
 
 #include "ananke/site.pb.h"
 #include "launcher/slurm/address.h"
+#include "launcher/slurm/health_step.h"
 #include "launcher/slurm/probe.h"
 #include "launcher/slurm/topology.h"
 #include "runtime/base/error.h"
@@ -42,9 +43,8 @@ Allocation required_allocation(const Site& site) {
 
 // Nodes in the order of their ranks, of those that live; the others are left over.
 StepLayout lay_out_by_place(const Allocation& allocation, const LiveNodes& nodes, const Site& site,
-                            const MeshShape& mesh, SrunPlan& plan) {
+                            const MeshShape& mesh, int wanted, SrunPlan& plan) {
   const std::string gone = text_of(nodes.gone);
-  const int wanted = ranks_wanted_on_node(site, mesh.ranks());
   const StepLayout first = lay_out(allocation, nodes.live, gone, mesh.ranks(), wanted);
   const Places places = places_of_nodes(nodes.live, site, parse_duration(site.slurm().command_deadline()));
   plan.placed_by = places.source;
@@ -59,9 +59,29 @@ StepLayout lay_out_by_place(const Allocation& allocation, const LiveNodes& nodes
   return lay_out(allocation, ordered, gone, mesh.ranks(), wanted);
 }
 
+// Asks the nodes that live how they are, and leaves out those that will not do.
+void choose_healthy(const Site& site, const SpareRequest& spares, const std::string& job, int ranks_per_node,
+                    LiveNodes* nodes, SrunPlan* plan) {
+  const HealthStep step = run_health_step(nodes->live, site, spares.site, QUICK);
+  const HealthReport& report = plan->health.emplace(make_report(step.answers, site, QUICK, job, step.asked));
+  const std::size_t before = nodes->live.size();
+  leave_out_bad(report, nodes);
+  if (spares.host_bytes > 0) leave_out_small(report, ranks_per_node, spares.host_bytes, nodes);
+  plan->notes.push_back(
+      fmt::format("{} spare nodes; of {} nodes that are there {} will do", spares.spares, before, nodes->live.size()));
+  plan->notes.insert(plan->notes.end(), report.note().begin(), report.note().end());
+}
+
+// Ranks of a node; 0: as Slurm's variables and the number of nodes have it.
+int wanted_on_node(const Site& site, const Allocation& allocation, int ranks, int spares) {
+  const int wanted = ranks_wanted_on_node(site, ranks);
+  if (wanted > 0 || allocation.tasks_per_node) return wanted;
+  return ranks_per_node_with_spares(ranks, static_cast<int>(allocation.nodes.size()), spares);
+}
+
 }  // namespace
 
-SrunPlan plan_srun(const Site& site, const MeshShape& mesh) {
+SrunPlan plan_srun(const Site& site, const MeshShape& mesh, const SpareRequest& spares) {
   const Slurm& profile = site.slurm();
   const std::chrono::milliseconds deadline = parse_duration(profile.command_deadline());
   const Allocation allocation = required_allocation(site);
@@ -70,9 +90,14 @@ SrunPlan plan_srun(const Site& site, const MeshShape& mesh) {
   plan.restarts = allocation.restarts;
   const SlurmTraits traits = probe_slurm(deadline);
   const auto [mpi, why] = choose_mpi(traits, preferred_mpi(profile));
-  const LiveNodes nodes = find_live_nodes(allocation.nodes, deadline);
+  LiveNodes nodes = find_live_nodes(allocation.nodes, deadline);
+  const int wanted = wanted_on_node(site, allocation, mesh.ranks(), spares.spares);
+  if (spares.spares > 0) {
+    const int on_node = wanted > 0 ? wanted : allocation.tasks_per_node.value_or(1);
+    choose_healthy(site, spares, allocation.job_id, on_node, &nodes, &plan);
+  }
   SrunPlan placed;
-  plan.srun.layout = lay_out_by_place(allocation, nodes, site, mesh, placed);
+  plan.srun.layout = lay_out_by_place(allocation, nodes, site, mesh, wanted, placed);
   plan.ranks = std::move(placed.ranks);
   plan.placed_by = std::move(placed.placed_by);
   plan.srun.mpi = mpi;

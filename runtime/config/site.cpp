@@ -62,12 +62,6 @@ Site load_site(const std::string& name) {
            error.what());
     }
   }
-  if (site.memory().admission() == JobMemory::USE_SPARES) {
-    fail(ErrorKind::config,
-         "{}: memory.admission is USE_SPARES, which is not available yet: no nodes are held spare; take REFUSE or "
-         "REDUCE_OFFLOAD",
-         locate(source, Site::descriptor(), "memory.admission"));
-  }
   site.mutable_deadlines();
   site.mutable_memory();
   site.mutable_health();

@@ -124,15 +124,6 @@ Problems check_checkpoint(const Checkpointing& checkpoint) {
   return problems;
 }
 
-Problems check_memory(const JobMemory& memory) {
-  Problems problems;
-  if (memory.admission() == JobMemory::USE_SPARES) {
-    add(&problems, "memory.admission",
-        "is USE_SPARES, which is not available yet: no nodes are held spare; take REFUSE or REDUCE_OFFLOAD");
-  }
-  return problems;
-}
-
 Problems check_telemetry(const Telemetry& telemetry, const Training& training) {
   Problems problems;
   std::set<std::uint32_t> named;
@@ -180,7 +171,6 @@ Problems check_job(const Job& job, std::uint32_t ranks) {
   append(&problems, check_training(job.training()));
   append(&problems, check_recompute(job.training(), job.model()));
   append(&problems, check_checkpoint(job.checkpoint()));
-  append(&problems, check_memory(job.memory()));
   append(&problems, check_telemetry(job.telemetry(), job.training()));
   append(&problems, check_optimizer_rules(job));
   return problems;

@@ -48,7 +48,6 @@ Problems check_training(const Training& training);
 // Operators are named with SELECTIVE only, each once; ranges of layers exist and do not overlap.
 Problems check_recompute(const Training& training, const Model& model);
 Problems check_checkpoint(const Checkpointing& checkpoint);
-Problems check_memory(const JobMemory& memory);
 Problems check_telemetry(const Telemetry& telemetry, const Training& training);
 Problems check_optimizer_rules(const Job& job);  // regular expressions
 // All of the above.

@@ -90,11 +90,6 @@ Admitter::Outcome Admitter::judge() {
 
 std::unique_ptr<Trainer> Admitter::admit() {
   const JobMemory::Admission policy = admission_of(job_, site_);
-  if (policy == JobMemory::USE_SPARES) {
-    fail(ErrorKind::config,
-         "memory.admission is USE_SPARES, which is not available yet: no nodes are held spare; take REFUSE or "
-         "REDUCE_OFFLOAD");
-  }
   trainer_ = make_();
   const Outcome outcome = judge();
   for (const std::string& warning : outcome.verdict.warnings) say("warning: " + warning);
@@ -106,6 +101,9 @@ std::unique_ptr<Trainer> Admitter::admit() {
   }
   const double fraction = trainer_->engine().activations().offload_fraction();
   const bool known = outcome.verdict.unknown.empty();  // else nobody can say what would fit
+  // Nodes that are too small were left out before the start, as far as there were spare ones.
+  if (policy == JobMemory::USE_SPARES)
+    refuse(outcome, "and no spare node could take the place of one that is too small; ");
   if (policy == JobMemory::REFUSE || outcome.verdict.host_fits() || !known) refuse(outcome, "");
   if (fraction == 0) refuse(outcome, "memory.admission is REDUCE_OFFLOAD, but no activations are kept on the host; ");
   return offload_less(fraction);

@@ -33,7 +33,7 @@ class Admitter {
   Admitter(Job& job, const RoleContext& context, const Site& site, Rendezvous& rendezvous, RunControl& control,
            std::function<std::unique_ptr<Trainer>()> make);
   // A trainer that fits. Collective. Throws Error(resource) on all ranks alike where none does and the policy wants
-  // one; Error(config) for a policy that is not available.
+  // one.
   std::unique_ptr<Trainer> admit();
 
  private:

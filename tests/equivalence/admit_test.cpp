@@ -76,7 +76,7 @@ class AdmitTest : public ::testing::Test {
             }).admit();
         EXPECT_NE(trainer, nullptr);
       } catch (const Error& failure) {
-        EXPECT_EQ(failure.kind(), policy == JobMemory::USE_SPARES ? ErrorKind::config : ErrorKind::resource);
+        EXPECT_EQ(failure.kind(), ErrorKind::resource);
         error = failure.what();
       }
       std::lock_guard lock(mutex);
@@ -97,9 +97,12 @@ class AdmitTest : public ::testing::Test {
   double fraction_ = -1;
 };
 
-TEST_F(AdmitTest, SparesAreNotAvailable) {
-  admit(JobMemory::USE_SPARES, 0);
-  EXPECT_NE(error_.find("memory.admission is USE_SPARES, which is not available yet"), std::string::npos) << error_;
+TEST_F(AdmitTest, WithSparesWhatStillDoesNotFitIsRefused) {
+  admit(JobMemory::USE_SPARES, 0.5);
+  EXPECT_EQ(error_, "");
+  admit(JobMemory::USE_SPARES, 1);
+  EXPECT_NE(error_.find("and no spare node could take the place of one that is too small"), std::string::npos)
+      << error_;
 }
 
 TEST_F(AdmitTest, WhatFitsGoesOnWithoutAWord) {

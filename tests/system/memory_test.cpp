@@ -60,9 +60,9 @@ class MemoryTest : public ::testing::Test {
 
 TEST_F(MemoryTest, APolicyThatIsNoneIsRefused) {
   EXPECT_EQ(run({"--admission", "perhaps"}), static_cast<int>(ErrorKind::usage));
-  expect_says("--admission perhaps is none of refuse, reduce_offload, off");
-  EXPECT_EQ(run({"--admission", "use_spares"}), static_cast<int>(ErrorKind::config));
-  expect_says("memory.admission");
+  expect_says("--admission perhaps is none of refuse, reduce_offload, use_spares, off");
+  EXPECT_EQ(run({"--spares", "1"}), static_cast<int>(ErrorKind::config));
+  expect_says("--spares 1: site 'local' has no Slurm (start: LOCAL)");
   EXPECT_FALSE(fs::exists(run_dir()));
 }
 

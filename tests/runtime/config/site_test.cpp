@@ -29,8 +29,8 @@ TEST(SiteReader, NamesThePlaceOfAMistake) {
                "deadlines.join is \"0s\", but must be above 0");
   EXPECT_ERROR(load("name: \"x\"\nstalls { least: \"0 min\" }"), ErrorKind::config, "stalls.least is \"0 min\"");
   EXPECT_ERROR(load("start: SRUN"), ErrorKind::config, "name is missing");
-  EXPECT_ERROR(load("name: \"x\"\nmemory { admission: USE_SPARES }"), ErrorKind::config, "s.textproto:2:10",
-               "memory.admission is USE_SPARES");
+  EXPECT_ERROR(load("name: \"x\"\nhealth { quick_deadline: \"soon\" }"), ErrorKind::config, "s.textproto:2:10",
+               "health.quick_deadline");
 }
 
 TEST(SiteReader, ReadsTheLocalSiteWithItsDefaults) {
