@@ -105,7 +105,7 @@ int list_checks(const Site& site) {
 }
 
 int record_gpus(const std::string& file) {
-  const std::string text = to_recorded_text(read_gpus("/"));
+  const std::string text = to_recorded_text(read_node_gpus("/"));
   std::FILE* out = std::fopen(file.c_str(), "w");
   if (out == nullptr) fail(ErrorKind::resource, "cannot write {}", file);
   std::fputs(text.c_str(), out);

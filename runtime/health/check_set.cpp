@@ -88,7 +88,7 @@ CheckResult result_of(const CheckSet::Entry& entry, const ChildOutcome& outcome,
 }
 
 NodeGpus gpus_of(const std::filesystem::path& root, int patience, Clock::time_point until) {
-  const ChildTask task{gpu_deadline * patience, [&] { return read_gpus(root).SerializeAsString(); }};
+  const ChildTask task{gpu_deadline * patience, [&] { return read_node_gpus(root).SerializeAsString(); }};
   const ChildOutcome outcome = run_children({task}, 1, until).front();
   NodeGpus gpus;
   if (outcome.end == ChildOutcome::End::done && gpus.ParseFromString(outcome.output)) return gpus;

@@ -183,7 +183,7 @@ NodeGpus ask_nvml() {
 
 }  // namespace
 
-NodeGpus read_gpus(const std::filesystem::path& root) {
+NodeGpus read_node_gpus(const std::filesystem::path& root) {
   if (root == "/") return ask_nvml();
   NodeGpus gpus;
   const std::filesystem::path file = root / "nvml.textproto";

@@ -10,7 +10,7 @@ namespace ananke {
 // Under the root "/" NVML is asked: libnvidia-ml.so.1 is loaded by name, so that a machine without a driver is one
 // where nothing can be known. Under another root stands the file that was recorded there: root/nvml.textproto (a
 // NodeGpus). NVML may hang where a GPU does: for a process of its own.
-NodeGpus read_gpus(const std::filesystem::path& root);
+NodeGpus read_node_gpus(const std::filesystem::path& root);
 
 // As the file of a recorded root.
 std::string to_recorded_text(const NodeGpus& gpus);

@@ -80,7 +80,7 @@ int launch(const std::string& self, const std::string& plugin, int ranks, const 
     site.set_start(Site::SRUN);
     site.set_network_interface(interface);
     spec.environment = {{interface_variable, interface}};
-    SrunWorkers workers(spec, plan_srun(site, ranks).srun);
+    SrunWorkers workers(spec, plan_srun(site, MeshShape{.shard = ranks}).srun);
     result = launch(spec, workers);
   }
   if (result.exit_code != 0) std::fprintf(stderr, "%s\n", result.report.c_str());

@@ -211,6 +211,9 @@ struct TimedBackend::Operators {
     void square_sum(Stream& stream, const TensorView& x, const TensorView& sum) override {
       inner.square_sum(host_stream(stream), x, sum);
     }
+    void add_in_order(Stream& stream, const TensorView& terms, const TensorView& sum) override {
+      inner.add_in_order(host_stream(stream), terms, sum);
+    }
     void reciprocal(Stream& stream, const TensorView& x, const TensorView& y) override {
       inner.reciprocal(host_stream(stream), x, y);
     }

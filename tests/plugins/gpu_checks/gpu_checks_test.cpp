@@ -19,7 +19,7 @@ class GpuChecks : public ::testing::Test {
  protected:
   void SetUp() override {
     // Asked in another process: one that has used CUDA cannot fork and use it again.
-    const ChildTask task{std::chrono::seconds(60), [] { return read_gpus("/").SerializeAsString(); }};
+    const ChildTask task{std::chrono::seconds(60), [] { return read_node_gpus("/").SerializeAsString(); }};
     const auto outcome = run_children({task}, 1, std::chrono::steady_clock::now() + task.deadline).front();
     if (!gpus.ParseFromString(outcome.output) || gpus.gpu().empty()) GTEST_SKIP() << "no GPU: " << gpus.problem();
     std::filesystem::create_symlink(ANANKE_BINARY_DIR "/lib/ananke/node_checks.so", plugins / "node_checks.so");

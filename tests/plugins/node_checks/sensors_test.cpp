@@ -62,7 +62,7 @@ class Sensors : public ::testing::Test {
                                entry.spec.deadline};
     return entry.check->run(entry.spec.id, context).verdict();
   }
-  HealthVerdict run(const CheckSet::Entry& entry) const { return run(entry, read_gpus(machine.root())); }
+  HealthVerdict run(const CheckSet::Entry& entry) const { return run(entry, read_node_gpus(machine.root())); }
 
   const NodeChecksFolder plugin;
   const Machine machine;
@@ -93,7 +93,7 @@ TEST_F(Sensors, NoCheckPassesWithoutAnyOneOfItsFiles) {
 TEST_F(Sensors, NoCheckPassesWhereThereIsNothing) {
   const TemporaryFolder empty;
   for (const CheckSet::Entry& entry : checks.entries()) {
-    const NodeGpus gpus = read_gpus(empty.path());
+    const NodeGpus gpus = read_node_gpus(empty.path());
     const CheckContext context{site,
                                QUICK,
                                empty.path(),
@@ -113,7 +113,7 @@ TEST_F(Sensors, EveryNumberOfAGpuIsMissed) {
   // What names a GPU, or is read in messages alone.
   const std::set<std::string> names = {"index",        "problem", "unsupported",     "pci",  "name",
                                        "memory_total", "process", "pcie_generation", "minor"};
-  const NodeGpus healthy = read_gpus(machine.root());
+  const NodeGpus healthy = read_node_gpus(machine.root());
   ASSERT_EQ(healthy.gpu_size(), 4);
   int cleared = 0;
   for (int i = 0; i < GpuFacts::descriptor()->field_count(); ++i) {
@@ -130,17 +130,17 @@ TEST_F(Sensors, EveryNumberOfAGpuIsMissed) {
 }
 
 TEST_F(Sensors, WhatAGpuDoesNotHaveIsNotMissed) {
-  NodeGpus gpus = read_gpus(machine.root());
+  NodeGpus gpus = read_node_gpus(machine.root());
   gpus.mutable_gpu(1)->clear_ecc_volatile();
   gpus.mutable_gpu(1)->add_unsupported("ecc_volatile");
   for (const CheckSet::Entry& entry : checks.entries()) EXPECT_EQ(run(entry, gpus), PASS) << entry.spec.id;
 }
 
 TEST_F(Sensors, ARecordOfGpusIsReadBack) {
-  const NodeGpus gpus = read_gpus(machine.root());
-  EXPECT_EQ(to_recorded_text(gpus), to_recorded_text(read_gpus(machine.root())));
+  const NodeGpus gpus = read_node_gpus(machine.root());
+  EXPECT_EQ(to_recorded_text(gpus), to_recorded_text(read_node_gpus(machine.root())));
   std::ofstream(machine.root() / "nvml.textproto") << "gpu { indx: 1 }";
-  EXPECT_NAMES(read_gpus(machine.root()).problem(), "is no record of GPUs");
+  EXPECT_NAMES(read_node_gpus(machine.root()).problem(), "is no record of GPUs");
 }
 
 }  // namespace
