@@ -44,7 +44,12 @@ TEST_F(PluginsInfo, SaysOfEveryFieldOfEveryPluginWhatItMeans) {
   int plugins = 0;
   for (std::string name; std::getline(names, name); ++plugins) {
     ASSERT_EQ(run({"plugins", "info", name}), 0) << output_;
-    std::istringstream lines(output_.substr(output_.find("\n\n")));
+    const std::size_t fields = output_.find("\n\n");
+    if (fields == std::string::npos) {
+      expect("config       none");
+      continue;
+    }
+    std::istringstream lines(output_.substr(fields));
     std::string headline;  // a field that no comment has followed yet
     for (std::string line; std::getline(lines, line);) {
       const bool field = line.starts_with("  ") && !line.starts_with("    ");

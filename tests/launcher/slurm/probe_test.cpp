@@ -115,8 +115,9 @@ TEST_F(FakePrograms, ThatHangOrFailAreQuoted) {
             "file or directory");
   program("endless", "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done");
   EXPECT_EQ(run_command({"endless"}, milliseconds(50)).code, 128 + 9);
-  EXPECT_EQ(refusal(ErrorKind::resource, [] { output_of({"yes"}, test_patience); }).substr(0, 50),
-            "`yes` was killed after it had said 16.0 MiB: y | y");
+  const std::string endless = refusal(ErrorKind::resource, [] { output_of({"yes"}, test_patience); });
+  EXPECT_TRUE(endless.starts_with("`yes` was killed after it had said 16.")) << endless.substr(0, 80);  // and one read
+  EXPECT_NE(endless.find(" MiB: y | y"), std::string::npos) << endless.substr(0, 80);
 }
 
 // A site whose default plugin cannot be loaded: even asking fails unless another is named.
