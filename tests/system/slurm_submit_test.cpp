@@ -57,6 +57,20 @@ TEST_F(SlurmSubmit, RefusesOnTheSpotWhatCannotBe) {
   EXPECT_TRUE(jobs.empty());
 }
 
+// What is left of a chain when all steps are done has nothing to do, and says so.
+TEST_F(SlurmSubmit, AChainGoesOnOneAfterTheOther) {
+  const CommandOutput said = submit_with({"--nodes", "2", "--chain", "2", "--set", "training.steps=6"});
+  ASSERT_EQ(said.code, 0) << said.errors;
+  const std::string first = job, second = std::to_string(std::stoi(job) + 1);
+  jobs.push_back(second);
+  EXPECT_NE(said.output.find("submitted job " + second), std::string::npos) << said.output;
+  EXPECT_EQ(wait_for_end(first), "COMPLETED");
+  EXPECT_EQ(wait_for_end(second), "COMPLETED");
+  job = second;
+  EXPECT_NE(output().find("finished at step 6"), std::string::npos) << output();
+  EXPECT_EQ(losses("run").size(), 6u) << "no step was done twice";
+}
+
 TEST_F(SlurmSubmit, ADryRunPrintsTheScriptAndMakesNothing) {
   const CommandOutput said = submit_with({"--nodes", "2", "--dry-run", "--time", "90min", "--set", "training.steps=7"});
   EXPECT_EQ(said.code, 0) << said.errors;
