@@ -15,7 +15,9 @@
 #include "launcher/slurm/command.h"
 #include "launcher/slurm/health_step.h"
 #include "runtime/base/error.h"
+#include "runtime/base/kernel_text.h"
 #include "runtime/base/process.h"
+#include "runtime/base/read_file.h"
 #include "runtime/base/text_table.h"
 #include "runtime/base/units.h"
 #include "runtime/config/site.h"
@@ -25,7 +27,6 @@
 #include "runtime/health/gpu_reader.h"
 #include "runtime/health/history.h"
 #include "runtime/health/report.h"
-#include "runtime/memory/kernel_text.h"
 #include "runtime/plugin/catalog.h"
 
 namespace ananke {
@@ -76,7 +77,7 @@ NodeHealth check_here(const Site& site, HealthLevel level, const std::string& ro
   options.node = node_name();
   options.user = getuid();
   const std::vector<NodeHealth> history = history_of(site, options.node);
-  const std::string boot = read_small_file(options.root / "proc/sys/kernel/random/boot_id").value_or("");
+  const std::string boot = read_file(options.root / "proc/sys/kernel/random/boot_id").value_or("");
   options.earlier = since_boot(history, boot.substr(0, boot.find('\n')));
   return checks.run(options);
 }

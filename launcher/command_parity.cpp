@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 
 #include "launcher/command.h"
 #include "launcher/command_options.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/base/read_file.h"
 #include "runtime/engine/parity.h"
 
 namespace ananke {
@@ -28,10 +28,8 @@ constexpr Tolerances fp32{2e-5, 1e-6, 1e-4}, bf16{6e-2, 3e-3, 6e-2};
 // Twice what PyTorch in bf16 differs by, if that was measured. A loss is one number, near the right one by luck, so of
 // that at least the usual.
 Tolerances bf16_of(const std::filesystem::path& measured) {
-  std::ifstream in(measured);
-  if (!in) return bf16;
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  const Json errors = Json::parse(text, measured.string());
+  if (!std::filesystem::exists(measured)) return bf16;
+  const Json errors = Json::parse(read_file(measured, ErrorKind::data), measured.string());
   const auto twice = [&](const char* name) {
     const Json* value = errors.find(name);
     const std::optional<double> error = value ? value->as_double() : std::nullopt;

@@ -6,13 +6,13 @@
 #include <cctype>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <map>
 
 #include "launcher/command.h"
 #include "launcher/command_options.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/read_file.h"
 #include "runtime/plugin/catalog.h"
 #include "runtime/plugin/search_path.h"
 
@@ -118,14 +118,13 @@ bool is_of_a_job(const fs::path& file) {
 void write_from(const fs::path& folder, const fs::path& output, const Words& words, bool with_job = true) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     if (!with_job && is_of_a_job(entry.path())) continue;
-    std::ifstream from(entry.path(), std::ios::binary);
-    std::string text{std::istreambuf_iterator<char>(from), {}};
+    std::string text = read_file(entry.path(), ErrorKind::resource);
     for (const auto& [word, value] : words) text = replaced(std::move(text), "@" + word + "@", value);
     const fs::path file = output / replaced(entry.path().filename().string(), "NAME", words.at("NAME"));
     std::ofstream to(file, std::ios::binary);
     to << text;
     to.close();
-    if (!from || !to) fail(ErrorKind::resource, "cannot write {} from {}", file.string(), entry.path().string());
+    if (!to) fail(ErrorKind::resource, "cannot write {}", file.string());
   }
 }
 

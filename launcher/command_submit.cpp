@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "ananke/site.pb.h"
 #include "launcher/command.h"
@@ -17,6 +16,7 @@
 #include "launcher/slurm/batch_script.h"
 #include "launcher/slurm/command.h"
 #include "runtime/base/error.h"
+#include "runtime/base/read_file.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/base/units.h"
 #include "runtime/config/site.h"
@@ -103,14 +103,6 @@ std::vector<std::string> run_command_of(const SubmitArguments& arguments, bool r
   return words;
 }
 
-std::string read_whole(const Path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) fail(ErrorKind::config, "cannot read {}", file.string());
-  return text.str();
-}
-
 // Slurm's version where there is one: the script's forms depend on it.
 SlurmVersion version_here(std::chrono::milliseconds deadline, bool needed) {
   const std::vector<std::string> words{"sbatch", "--version"};
@@ -144,7 +136,7 @@ std::string render(const SubmitArguments& arguments, const LoadedJob& loaded, co
   request.command = run_command_of(arguments, request.requeue && arguments.chain == 1, run_dir);
   request.after = after;
   const Path file = find_template(arguments.job.site);
-  const std::string text = read_whole(file);
+  const std::string text = read_file(file, ErrorKind::config);
   if (arguments.chain > 1 && text.find("{{dependency}}") == std::string::npos) {
     fail(ErrorKind::config,
          "--chain: {} has no line {{{{dependency}}}}, so jobs would not wait for each other; add one", file.string());

@@ -12,8 +12,9 @@
 #include "launcher/slurm/command.h"
 #include "launcher/slurm/probe.h"
 #include "runtime/base/error.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 #include "runtime/base/units.h"
-#include "runtime/memory/kernel_text.h"
 #include "runtime/memory/node_reader.h"
 #include "runtime/topology/host_names.h"
 
@@ -94,7 +95,7 @@ class SiteCheck {
     if (!machine_.has_cpus()) return;
     const std::string expected = std::to_string(machine_.cpus());
     const fs::path file = options_.root / "sys/devices/system/cpu/online";
-    const auto list = parse_number_list(trimmed(read_small_file(file).value_or("?")));
+    const auto list = parse_number_list(trimmed(read_file(file).value_or("?")));
     if (!list) return unknown("CPUs", expected, file.string() + " cannot be read");
     std::uint64_t cpus = 0;
     for (const NumberRange& range : *list) cpus += range.last - range.first + 1;

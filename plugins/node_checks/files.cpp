@@ -12,8 +12,9 @@
 
 #include "ananke/site.pb.h"
 #include "plugins/node_checks/node_checks.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 #include "runtime/base/units.h"
-#include "runtime/memory/kernel_text.h"
 
 namespace ananke::node_checks {
 namespace {
@@ -26,7 +27,7 @@ struct Mount {
 
 // proc/self/mounts; blanks in names stand there as \040.
 std::optional<std::vector<Mount>> mounts_of(const fs::path& root) {
-  const std::optional<std::string> text = read_small_file(root / "proc/self/mounts");
+  const std::optional<std::string> text = read_file(root / "proc/self/mounts");
   if (!text) return std::nullopt;
   std::vector<Mount> mounts;
   std::istringstream lines(*text);
@@ -93,7 +94,7 @@ std::string library_name(const std::string& path) {
 // Of two NCCLs or two C++ libraries in a process one is used here and the other there.
 CheckResult check_twice(const CheckContext& context) {
   Findings found(context);
-  const std::optional<std::string> text = read_small_file(context.root / "proc/self/maps");
+  const std::optional<std::string> text = read_file(context.root / "proc/self/maps");
   std::map<std::string, std::set<std::string>> files;
   std::istringstream lines(text.value_or(""));
   for (std::string line; std::getline(lines, line);) {

@@ -4,9 +4,10 @@
 
 #include "ananke/site.pb.h"
 #include "plugins/node_checks/node_checks.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 #include "runtime/base/units.h"
 #include "runtime/memory/cgroup.h"
-#include "runtime/memory/kernel_text.h"
 #include "runtime/memory/messages.h"
 #include "runtime/memory/node_reader.h"
 #include "runtime/memory/room.h"
@@ -86,7 +87,7 @@ CheckResult check_unattributed(const CheckContext& context) {
 CheckResult check_available(const CheckContext& context) {
   Findings found(context);
   const Memory memory(context, found);
-  const KernelTable table = parse_kernel_table(read_small_file(context.root / "proc/meminfo").value_or(""));
+  const KernelTable table = parse_kernel_table(read_file(context.root / "proc/meminfo").value_or(""));
   const auto available = table.find("MemAvailable");
   if (available == table.end()) {
     found.unknown("/proc/meminfo has no MemAvailable");
@@ -107,7 +108,7 @@ CheckResult check_available(const CheckContext& context) {
 
 CheckResult check_cgroup(const CheckContext& context) {
   Findings found(context);
-  if (!read_small_file(context.root / "proc/self/cgroup")) found.unknown("/proc/self/cgroup cannot be read");
+  if (!read_file(context.root / "proc/self/cgroup")) found.unknown("/proc/self/cgroup cannot be read");
   const CgroupReading reading = read_cgroup_limits(context.root);
   for (const std::string& sentence : reading.trouble) found.unknown(sentence);
   if (reading.limits.empty()) return found.result("no control group limits memory");

@@ -3,7 +3,7 @@
 
 #include "ananke/site.pb.h"
 #include "plugins/node_checks/node_checks.h"
-#include "runtime/memory/kernel_text.h"
+#include "runtime/base/kernel_text.h"
 
 namespace ananke::node_checks {
 namespace {

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-#include "runtime/memory/kernel_text.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 #include "runtime/plugin/descriptor.h"
 
 namespace ananke {
@@ -12,7 +13,7 @@ namespace node_checks {
 namespace fs = std::filesystem;
 
 std::optional<std::string> line_of(const fs::path& file) {
-  std::optional<std::string> text = read_small_file(file);
+  std::optional<std::string> text = read_file(file);
   if (!text) return std::nullopt;
   const auto begin = text->find_first_not_of(" \t\n");
   if (begin == std::string::npos) return "";
@@ -38,7 +39,7 @@ std::string joined(const std::vector<std::string>& words, const char* between) {
 std::string describe_process(const fs::path& root, unsigned process) {
   const fs::path folder = root / "proc" / std::to_string(process);
   const std::optional<std::string> name = line_of(folder / "comm");
-  const std::optional<std::string> status = read_small_file(folder / "status");
+  const std::optional<std::string> status = read_file(folder / "status");
   std::string text = fmt::format("process {}", process);
   if (!name && !status) return text + " (which is not to be seen from here: of another container, or gone)";
   if (name) text += fmt::format(" ({})", *name);

@@ -7,8 +7,9 @@
 
 #include "ananke/site.pb.h"
 #include "plugins/node_checks/node_checks.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 #include "runtime/base/units.h"
-#include "runtime/memory/kernel_text.h"
 
 namespace ananke::node_checks {
 namespace {
@@ -52,7 +53,7 @@ std::optional<double> limit_in(const std::string& text, const std::string& title
 
 CheckResult check_limits(const CheckContext& context) {
   Findings found(context);
-  const std::string text = read_small_file(context.root / "proc/self/limits").value_or("");
+  const std::string text = read_file(context.root / "proc/self/limits").value_or("");
   struct Limit {
     const char *threshold, *title, *command;
   };
@@ -88,14 +89,14 @@ struct Process {
 
 // "job_77" of a process in a control group of Slurm's; empty: it is in none.
 std::string job_of(const fs::path& folder) {
-  const std::string text = read_small_file(folder / "cgroup").value_or("");
+  const std::string text = read_file(folder / "cgroup").value_or("");
   const auto at = text.find("/job_");
   return at == std::string::npos ? "" : text.substr(at + 1, text.find_first_of("/\n", at + 1) - at - 1);
 }
 
 // In a process's environment, where this user may look at it.
 std::string variable_of(const fs::path& folder, const std::string& name) {
-  const std::string text = '\0' + read_small_file(folder / "environ").value_or("");
+  const std::string text = '\0' + read_file(folder / "environ").value_or("");
   const auto at = text.find('\0' + name + "=");
   if (at == std::string::npos) return "";
   const auto begin = at + name.size() + 2;
@@ -108,11 +109,11 @@ CheckResult check_leftover(const CheckContext& context) {
     return found.skipped("nodes of this site are shared: other processes of this user may be meant to be there");
   }
   const fs::path proc = context.root / "proc";
-  if (!read_small_file(proc / "self/status")) found.unknown("/proc/self/status cannot be read");
+  if (!read_file(proc / "self/status")) found.unknown("/proc/self/status cannot be read");
   std::vector<Process> processes;
   for (const std::string& name : names_in(proc)) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (const auto status = read_small_file(proc / name / "status")) processes.push_back({name, *status});
+    if (const auto status = read_file(proc / name / "status")) processes.push_back({name, *status});
   }
   if (processes.empty()) found.unknown("/proc shows no process");
   const std::string self = std::to_string(context.process), job = job_of(proc / "self");

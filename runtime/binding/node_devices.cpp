@@ -4,13 +4,15 @@
 #include <charconv>
 #include <sstream>
 
+#include "runtime/base/read_file.h"
+
 namespace ananke {
 namespace {
 
 namespace fs = std::filesystem;
 
 std::string first_line(const fs::path& file) {
-  const auto text = read_small_file(file);
+  const auto text = read_file(file);
   return text ? text->substr(0, text->find('\n')) : "";
 }
 
@@ -63,7 +65,7 @@ std::vector<NumaCpus> read_numa_cpus(const fs::path& root) {
 std::vector<Gpu> read_gpus(const fs::path& root) {
   std::vector<Gpu> gpus;
   for (const fs::path& folder : entries_of(root / "proc/driver/nvidia/gpus")) {
-    const auto text = read_small_file(folder / "information");
+    const auto text = read_file(folder / "information");
     if (!text) continue;
     Gpu gpu{.uuid = {}, .bus = folder.filename().string(), .place = {}};
     std::istringstream lines(*text);

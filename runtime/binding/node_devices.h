@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/memory/kernel_text.h"
+#include "runtime/base/kernel_text.h"
 
 namespace ananke {
 

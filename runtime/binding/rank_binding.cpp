@@ -12,6 +12,7 @@
 #include "ananke/faults.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/read_file.h"
 #include "runtime/comm/rendezvous.h"
 
 namespace ananke {
@@ -133,7 +134,7 @@ std::vector<RankBinding> exchange(Rendezvous& rendezvous, const std::string& key
 }  // namespace
 
 RankBinding read_binding(const fs::path& root, int rank, const std::string& node, const BoundDevice& device) {
-  const std::string status = read_small_file(root / "proc/self/status").value_or("");
+  const std::string status = read_file(root / "proc/self/status").value_or("");
   RankBinding binding{.rank = rank,
                       .node = node,
                       .cpus = value_of(status, "Cpus_allowed_list"),

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <random>
 
@@ -15,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/log.h"
+#include "runtime/base/read_file.h"
 #include "runtime/checkpoint/durable.h"
 #include "runtime/checkpoint/index.h"
 
@@ -37,12 +37,12 @@ std::optional<std::uint64_t> step_of(std::string_view name) {
   return step;
 }
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail(ErrorKind::checkpoint, "{} is missing", path.filename().string());
-  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) fail(ErrorKind::checkpoint, "{} cannot be read", path.filename().string());
-  return bytes;
+std::string read_part(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  std::string why;
+  if (std::optional<std::string> bytes = read_file(file, &why)) return *std::move(bytes);
+  if (!std::filesystem::exists(file)) fail(ErrorKind::checkpoint, "{} is missing", name);
+  fail(ErrorKind::checkpoint, "{} cannot be read: {}", name, why);
 }
 
 // The marker's one line is "index.json <32 hex digits>".
@@ -50,7 +50,7 @@ std::string read_marker(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / marker_name)) {
     fail(ErrorKind::checkpoint, "the marker {} is missing: it was not written to its end", marker_name);
   }
-  const std::string text = read_file(folder / marker_name);
+  const std::string text = read_part(folder / marker_name);
   const std::string start = std::string(index_name) + " ";
   if (text.size() != start.size() + 33 || !text.starts_with(start) || text.back() != '\n') {
     fail(ErrorKind::checkpoint, "the marker {} has {} bytes that do not name an index's hash", marker_name,
@@ -137,7 +137,7 @@ bool is_leftover(const std::string& name) {
 }
 
 CheckpointIndex read_index(const std::filesystem::path& folder, const std::string& hash) {
-  const std::string text = read_file(folder / index_name);
+  const std::string text = read_part(folder / index_name);
   if (const std::string actual = hash_hex(text); actual != hash) {
     fail(ErrorKind::checkpoint, "{} has the hash {} where the marker says {}", index_name, actual, hash);
   }

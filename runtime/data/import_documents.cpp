@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/random.h"
+#include "runtime/base/read_file.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/data/megatron_dataset.h"
 #include "runtime/data/mix_stores.h"
@@ -118,9 +118,8 @@ class SourceImporter {
 
  private:
   void read_model() {
-    std::ifstream file(options_.tokenizer, std::ios::binary);
-    model_.assign(std::istreambuf_iterator<char>(file), {});
-    if (!file || hash_hex(model_) != tokenizer_.hash) {
+    model_ = read_file(options_.tokenizer, ErrorKind::data);
+    if (hash_hex(model_) != tokenizer_.hash) {
       fail(ErrorKind::data, "{} changes while it is read; import again", options_.tokenizer);
     }
   }

@@ -12,11 +12,11 @@
 #include <charconv>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <string_view>
 #include <vector>
 
-#include "runtime/memory/kernel_text.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 
 namespace ananke {
 namespace {
@@ -34,11 +34,9 @@ int numa_node_of_process(const std::filesystem::path& sys) {
   if (sched_getaffinity(0, sizeof mask, &mask) != 0) return -1;
   int found = -1;
   for (int node = 0; node < most_nodes; ++node) {
-    std::ifstream file(sys / fmt::format("devices/system/node/node{}/cpulist", node));
-    std::string text;
-    if (!file) continue;
-    std::getline(file, text);
-    const auto cpus = parse_number_list(text);
+    const auto text = read_file(sys / fmt::format("devices/system/node/node{}/cpulist", node));
+    if (!text) continue;
+    const auto cpus = parse_number_list(*text);
     if (!cpus) return -1;
     bool any = false;
     for (std::size_t cpu = 0; cpu < CPU_SETSIZE && !any; ++cpu)

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "runtime/engine/schedule.h"
+#include "runtime/model/schedule.h"
 
 namespace ananke {
 

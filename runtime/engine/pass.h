@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/engine/router_balancing.h"
-#include "runtime/engine/schedule.h"
 #include "runtime/model/decoder.h"
+#include "runtime/model/schedule.h"
 #include "runtime/roles/activations.h"
 #include "runtime/roles/parameters.h"
 

@@ -8,7 +8,7 @@
 
 namespace ananke {
 
-struct ItemPlace;  // runtime/engine/schedule.h
+struct ItemPlace;  // runtime/model/schedule.h
 
 class RunControl {
  public:

@@ -9,12 +9,13 @@
 #include "ananke/job.pb.h"
 #include "ananke/plugin.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/base/kernel_text.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/read_file.h"
 #include "runtime/base/units.h"
 #include "runtime/health/children.h"
 #include "runtime/health/findings.h"
 #include "runtime/health/gpu_reader.h"
-#include "runtime/memory/kernel_text.h"
 #include "runtime/plugin/catalog.h"
 
 namespace ananke {
@@ -191,7 +192,7 @@ NodeHealth CheckSet::run(const CheckOptions& options) const {
   node.set_node(options.node);
   node.set_time(utc_now());
   node.set_begin(since_1970());
-  std::string boot = read_small_file(options.root / "proc/sys/kernel/random/boot_id").value_or("");
+  std::string boot = read_file(options.root / "proc/sys/kernel/random/boot_id").value_or("");
   node.set_boot(boot.substr(0, boot.find('\n')));
   const NodeGpus gpus = gpus_of(options.root, options.patience, until);
   const int process = options.process != 0 ? options.process : getpid();

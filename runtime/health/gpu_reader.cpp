@@ -3,8 +3,9 @@
 #include <google/protobuf/text_format.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 #include "runtime/health/nvml.h"
-#include "runtime/memory/kernel_text.h"
 
 namespace ananke {
 namespace {
@@ -187,7 +188,7 @@ NodeGpus read_node_gpus(const std::filesystem::path& root) {
   if (root == "/") return ask_nvml();
   NodeGpus gpus;
   const std::filesystem::path file = root / "nvml.textproto";
-  const std::optional<std::string> text = read_small_file(file);
+  const std::optional<std::string> text = read_file(file);
   if (!text) {
     gpus.set_no_driver(true);
     gpus.set_problem("nothing was recorded of its GPUs (nvml.textproto)");

@@ -7,7 +7,8 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/memory/kernel_text.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 
 namespace ananke {
 namespace {
@@ -37,7 +38,7 @@ constexpr Version first{"sys/fs/cgroup/memory",
                         "writeback"};
 
 std::uint64_t reclaimable(const fs::path& group, const Version& version) {
-  const KernelTable stat = parse_kernel_table(read_small_file(group / "memory.stat").value_or(""));
+  const KernelTable stat = parse_kernel_table(read_file(group / "memory.stat").value_or(""));
   const auto value = [&](const std::string& name) {
     const auto found = stat.find(version.prefix + name);
     return found == stat.end() ? 0 : found->second;
@@ -50,7 +51,7 @@ void read_group(const fs::path& root, const Version& version, const fs::path& pa
   const fs::path group = root / version.mount / path.relative_path();
   for (const char* file : version.limits) {
     if (!file) continue;
-    const std::optional<std::string> text = read_small_file(group / file);
+    const std::optional<std::string> text = read_file(group / file);
     std::error_code none;
     if (!text && file == version.limits[0] && fs::exists(group / version.used, none)) {
       reading.trouble.push_back(
@@ -64,7 +65,7 @@ void read_group(const fs::path& root, const Version& version, const fs::path& pa
       continue;
     }
     if (*limit >= no_limit) continue;
-    const std::optional<std::uint64_t> used = parse_number(read_small_file(group / version.used).value_or(""));
+    const std::optional<std::uint64_t> used = parse_number(read_file(group / version.used).value_or(""));
     if (!used) {
       reading.trouble.push_back(fmt::format("control group {} has {} but no {}; all of it counts as used",
                                             path.string(), file, version.used));
@@ -89,7 +90,7 @@ void read_upwards(const fs::path& root, const Version& version, const std::strin
 
 CgroupReading read_cgroup_limits(const fs::path& root) {
   CgroupReading reading;
-  const std::optional<std::string> groups = read_small_file(root / "proc/self/cgroup");
+  const std::optional<std::string> groups = read_file(root / "proc/self/cgroup");
   if (!groups) return reading;
   for (std::size_t at = 0; at < groups->size();) {
     const std::size_t end = std::min(groups->find('\n', at), groups->size());

@@ -7,7 +7,8 @@
 #include <map>
 #include <optional>
 
-#include "runtime/memory/kernel_text.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 
 namespace ananke {
 namespace {
@@ -46,8 +47,8 @@ void fill_huge_pages(const fs::path& folder, const KernelTable& table, std::uint
     constexpr std::string_view prefix = "hugepages-";
     if (!name.starts_with(prefix) || !name.ends_with("kB")) continue;
     const auto kib = parse_number(std::string_view(name).substr(prefix.size(), name.size() - prefix.size() - 2));
-    const auto count = parse_number(read_small_file(entry->path() / "nr_hugepages").value_or(""));
-    const auto idle = parse_number(read_small_file(entry->path() / "free_hugepages").value_or(""));
+    const auto count = parse_number(read_file(entry->path() / "nr_hugepages").value_or(""));
+    const auto idle = parse_number(read_file(entry->path() / "free_hugepages").value_or(""));
     if (!kib || !count) continue;
     listed = true;
     all += *kib * 1024 * *count;
@@ -82,9 +83,9 @@ class Reader {
   void trouble(const std::string& sentence) { node_.add_trouble(sentence); }
 
   std::optional<KernelTable> table(const fs::path& file) {
-    const std::optional<std::string> text = read_small_file(root_ / file);
+    const std::optional<std::string> text = read_file(root_ / file);
     if (!text) {
-      trouble(fmt::format("/{} cannot be read", file.string()));
+      trouble(fmt::format("{} cannot be read", (root_ / file).string()));
       return std::nullopt;
     }
     return parse_kernel_table(*text);
@@ -100,7 +101,7 @@ class Reader {
       if (id && *id < UINT32_MAX) found.emplace(*id, entry->path());
     }
     std::optional<std::vector<NumberRange>> online;
-    if (const auto text = read_small_file(folder / "online")) online = parse_number_list(*text);
+    if (const auto text = read_file(folder / "online")) online = parse_number_list(*text);
     for (const auto& [id, path] : found) {
       NumaMemory& numa = *node_.add_numa();
       numa.set_id(static_cast<std::uint32_t>(id));
@@ -110,13 +111,13 @@ class Reader {
   }
 
   void read_numa(const fs::path& path, NumaMemory& numa) {
-    const std::optional<std::string> cpus = read_small_file(path / "cpulist");
+    const std::optional<std::string> cpus = read_file(path / "cpulist");
     if (!cpus || !parse_number_list(*cpus)) {
       trouble(fmt::format("the CPUs of NUMA node {} are not known (cpulist); its memory is not counted", numa.id()));
       return;
     }
     numa.set_cpus(cpus->substr(0, cpus->find_last_not_of(" \n") + 1));
-    const std::optional<std::string> text = read_small_file(path / "meminfo");
+    const std::optional<std::string> text = read_file(path / "meminfo");
     const KernelTable table = parse_kernel_table(text.value_or(""));
     if (!table.contains("MemTotal") || !table.contains("MemFree")) {
       trouble(fmt::format("meminfo of NUMA node {} {}; its memory is not counted", numa.id(),
@@ -149,7 +150,7 @@ class Reader {
   // The sum of the zones' "low" marks: below them the kernel reclaims instead of giving. Counted in pages, whose size
   // follows from the pages that make up the node's MemTotal.
   void read_watermarks() {
-    const std::optional<std::string> text = read_small_file(root_ / "proc/zoneinfo");
+    const std::optional<std::string> text = read_file(root_ / "proc/zoneinfo");
     if (!text) return;
     std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> pages;  // by node: low, managed
     std::uint64_t node = 0;
@@ -213,7 +214,7 @@ void add_memory_holders(const fs::path& root, NodeMemory& node) {
   for (fs::directory_iterator entry(root / "proc", none), end; !none && entry != end; entry.increment(none)) {
     const auto process = parse_number(entry->path().filename().string());
     if (!process || *process > UINT32_MAX) continue;
-    const std::string text = read_small_file(entry->path() / "status").value_or("");
+    const std::string text = read_file(entry->path() / "status").value_or("");
     const KernelTable status = parse_kernel_table(text);
     const std::uint64_t bytes = value(status, "RssAnon") + value(status, "RssShmem");
     if (bytes < least) continue;
@@ -231,7 +232,7 @@ void add_memory_holders(const fs::path& root, NodeMemory& node) {
 }
 
 std::vector<std::uint32_t> read_own_numa_nodes(const fs::path& root, const NodeMemory& node) {
-  const std::string status = read_small_file(root / "proc/self/status").value_or("");
+  const std::string status = read_file(root / "proc/self/status").value_or("");
   const auto cpus = allowed(status, "Cpus_allowed_list"), mems = allowed(status, "Mems_allowed_list");
   std::vector<std::uint32_t> near, usable;
   for (const NumaMemory& numa : node.numa()) {

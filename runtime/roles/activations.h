@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "runtime/engine/schedule.h"
+#include "runtime/model/schedule.h"
 #include "runtime/operators/operator_set.h"
 #include "runtime/roles/context.h"
 

@@ -18,7 +18,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/placement.h"
-#include "runtime/engine/schedule.h"
+#include "runtime/model/schedule.h"
 #include "runtime/roles/backend.h"
 #include "runtime/roles/traffic.h"
 

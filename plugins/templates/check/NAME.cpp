@@ -2,16 +2,17 @@
 #include <cstdio>
 
 #include "ananke/site.pb.h"
+#include "runtime/base/kernel_text.h"
+#include "runtime/base/read_file.h"
 #include "runtime/health/findings.h"
-#include "runtime/memory/kernel_text.h"
 #include "runtime/plugin/descriptor.h"
 
 namespace ananke {
 namespace {
 
-class @CLASS@Check final : public Check {
+class @CLASS @Check final : public Check {
  public:
-  explicit @CLASS@Check(const RoleContext&) {}
+  explicit @CLASS @Check(const RoleContext&) {}
 
   std::vector<CheckSpec> checks() const override {
     return {{.id = "@NAME@.load",
@@ -22,7 +23,7 @@ class @CLASS@Check final : public Check {
 
   CheckResult run(const std::string&, const CheckContext& context) override {
     Findings found(context);
-    const std::string text = read_small_file(context.root / "proc/loadavg").value_or("");
+    const std::string text = read_file(context.root / "proc/loadavg").value_or("");
     double load = 0;
     if (std::sscanf(text.c_str(), "%lf", &load) != 1) {
       found.unknown("/proc/loadavg cannot be read");
@@ -36,6 +37,6 @@ class @CLASS@Check final : public Check {
 
 }  // namespace
 
-ANANKE_PLUGIN(Check, @CLASS@Check);
+ANANKE_PLUGIN(Check, @CLASS @Check);
 
 }  // namespace ananke

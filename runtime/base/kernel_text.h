@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -10,9 +9,6 @@
 #include <vector>
 
 namespace ananke {
-
-// The whole file, or nothing where it cannot be read.
-std::optional<std::string> read_small_file(const std::filesystem::path& file);
 
 // "MemTotal:  24683652 kB", "Node 0 MemTotal: ... kB", "HugePages_Total:  0", "anon 123" (memory.stat): by name; values
 // in kB become bytes. Lines that are none of these are left out.

@@ -1,4 +1,4 @@
-#include "runtime/engine/schedule.h"
+#include "runtime/model/schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,7 @@
-#include "runtime/memory/kernel_text.h"
+#include "runtime/base/kernel_text.h"
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 
 namespace ananke {
 namespace {
@@ -31,16 +29,6 @@ std::string_view without_node(std::string_view line) {
 }
 
 }  // namespace
-
-std::optional<std::string> read_small_file(const std::filesystem::path& file) {
-  std::error_code none;
-  if (!std::filesystem::is_regular_file(file, none)) return std::nullopt;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) return std::nullopt;
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (stream.bad()) return std::nullopt;
-  return text;
-}
 
 std::optional<std::uint64_t> parse_number(std::string_view text) {
   text = trimmed(text);

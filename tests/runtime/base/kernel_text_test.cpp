@@ -1,10 +1,8 @@
-#include "runtime/memory/kernel_text.h"
+#include "runtime/base/kernel_text.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
-
-#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -45,14 +43,6 @@ TEST(KernelText, NumbersAndLists) {
   EXPECT_TRUE(have_common_number(*list, {{100, 144}}));
   EXPECT_FALSE(have_common_number(*list, {{100, 143}}));
   EXPECT_FALSE(have_common_number(*list, {}));
-}
-
-TEST(KernelText, FilesThatAreNotThereAreNothing) {
-  const TemporaryFolder folder;
-  EXPECT_FALSE(read_small_file(folder.path() / "none"));
-  EXPECT_FALSE(read_small_file(folder.path()));
-  std::ofstream(folder.path() / "file") << "text\n";
-  EXPECT_EQ(read_small_file(folder.path() / "file"), "text\n");
 }
 
 }  // namespace
