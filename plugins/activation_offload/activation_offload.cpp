@@ -40,6 +40,7 @@ class ActivationOffload final : public Activations {
 
   std::vector<PlanLine> plan(std::int64_t inputs, std::size_t bytes) const override;
   double offload_fraction() const override { return settings_.fraction; }
+  bool rounds() const override { return settings_.fp8 && settings_.fraction > 0; }
   void use(const OperatorSet& operators) override { wire_ = operators.wire; }
   void start(Device& device, int blocks, int microbatches, std::size_t bytes) override;
   void begin(const Schedule& schedule) override;

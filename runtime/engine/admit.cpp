@@ -95,7 +95,9 @@ std::unique_ptr<Trainer> Admitter::admit() {
   for (const std::string& warning : outcome.verdict.warnings) say("warning: " + warning);
   if (outcome.verdict.fits()) return std::move(trainer_);
   if (policy == JobMemory::OFF) {
-    say("warning: memory.admission is OFF, and the job goes on although it may not fit into memory:" +
+    say("warning: memory.admission is OFF, and the job goes on although " +
+        std::string(outcome.verdict.shortages.empty() ? "nobody can say whether it fits into memory:"
+                                                      : "it does not fit into memory:") +
         refusal_text(outcome.verdict, outcome.needs, room_options(site_)));
     return std::move(trainer_);
   }
@@ -126,16 +128,27 @@ std::unique_ptr<Trainer> Admitter::offload_less(double configured) {
   const std::string text =
       fmt::format("{:.3g} instead of {:.3g} of the layers' inputs are kept on the host", *found, configured);
   if (!last.verdict.fits()) refuse(last, text + ", as much as the host takes; ");
-  say("memory.admission is REDUCE_OFFLOAD: " + text);
+  const bool rounds = trainer_->engine().activations().rounds();
+  say("memory.admission is REDUCE_OFFLOAD: " + text +
+      (rounds ? "; they are rounded on their way there, so that results are not the bits of a run with another "
+                "fraction, nor of this one if it goes on where memory is different"
+              : ""));
   return std::move(trainer_);
 }
 
 void Admitter::refuse(const Outcome& outcome, const std::string& remark) const {
+  const std::string text = refusal_text(outcome.verdict, outcome.needs, room_options(site_));
+  if (outcome.verdict.shortages.empty()) {
+    fail(ErrorKind::resource,
+         "nobody can say whether the job fits into the memory of its nodes; nothing was allocated. What is read lies "
+         "below {} (the site's memory.root). `--admission off` goes on anyway.{}",
+         site_.memory().root(), text);
+  }
   fail(ErrorKind::resource,
        "the job does not fit into the memory of its nodes; {}nothing was allocated. What it needs: --print-memory; "
        "with less: more ranks on the shard axis, smaller microbatches, recompute. `--admission off` goes on "
        "anyway.{}",
-       remark, refusal_text(outcome.verdict, outcome.needs, room_options(site_)));
+       remark, text);
 }
 
 }  // namespace ananke

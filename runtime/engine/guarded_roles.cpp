@@ -306,6 +306,9 @@ class GuardedActivations final : public Guarded<Activations> {
     guard_.require(fraction >= 0 && fraction <= 1, "offload_fraction", "{} is no fraction; 0 to 1", fraction);
     return fraction;
   }
+  bool rounds() const override {
+    return call("rounds", [&] { return role_->rounds(); });
+  }
   void use(const OperatorSet& operators) override {
     call("use", [&] { role_->use(operators); });
   }

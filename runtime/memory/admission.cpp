@@ -97,6 +97,7 @@ class Judge {
                       node.memory->trouble().empty() ? "it shows no memory of its own" : node.memory->trouble(0)));
       if (room.numa.empty()) return;
     }
+    warn_of_node_bytes(node, room);
     if (room.cache_on_devices > std::uint64_t{1} << 30) {
       verdict_.warnings.push_back(fmt::format(
           "node {}: {} of the devices' memory is page cache; drivers before R570 do not drop it when a GPU asks for "
@@ -104,6 +105,17 @@ class Judge {
           node.name, format_bytes(room.cache_on_devices)));
     }
     compare(node, room);
+  }
+
+  // What a machine grows to is no less than what it has.
+  void warn_of_node_bytes(const Node& node, const NodeRoom& room) {
+    std::uint64_t all = 0;
+    for (const NumaRoom& numa : room.numa) all += numa.total;
+    if (options_.node_bytes == 0 || options_.node_bytes >= all) return;
+    verdict_.warnings.push_back(fmt::format(
+        "node {}: the site's memory.node_bytes, {}, is less than the {} that the node has already, and does not count: "
+        "it is for machines whose memory grows with use; to keep some free, set memory.reserve",
+        node.name, format_bytes(options_.node_bytes), format_bytes(all)));
   }
 
   void compare(const Node& node, const NodeRoom& room) {

@@ -64,6 +64,17 @@ std::string holders_text(const NodeMemory& node) {
   return text.empty() ? "" : "\n    largest on the node: " + text;
 }
 
+// What could be had of these NUMA nodes if the site kept nothing back.
+std::uint64_t kept_by_reserve(const Shortage& s, const NodeMemory& node, RoomOptions options) {
+  options.reserve = 0;
+  const NodeRoom room = room_of(node, options);
+  std::uint64_t have = 0;
+  for (const std::uint32_t id : s.numa) {
+    if (const NumaRoom* numa = room.find(id)) have += numa->available;
+  }
+  return have - std::min(have, s.have);
+}
+
 std::string numa_text(const Shortage& s, const NodeMemory& node, const RoomOptions& options) {
   const NodeRoom room = room_of(node, options);
   std::string text = fmt::format("node {}, {} {}: {}", s.node,
@@ -71,6 +82,8 @@ std::string numa_text(const Shortage& s, const NodeMemory& node, const RoomOptio
                                  : s.numa.size() == 1 ? "NUMA node"
                                                       : "NUMA nodes",
                                  fmt::join(s.numa, ", "), shortfall(s));
+  const std::uint64_t missing = s.need - s.have;
+  const bool reserved = missing <= kept_by_reserve(s, node, options);
   bool shows_processes = false;
   for (const std::uint32_t id : s.numa) {
     const NumaRoom* numa = room.find(id);
@@ -80,8 +93,16 @@ std::string numa_text(const Shortage& s, const NodeMemory& node, const RoomOptio
                         format_bytes(numa->kept));
     if (numa->held.empty()) continue;
     text += "; held by " + held_text(*numa);
-    text += fmt::format("\n    {}", held_advice(*numa, (s.need - s.have) / s.numa.size()));
+    if (reserved) continue;
+    text += fmt::format("\n    {}", held_advice(*numa, missing / s.numa.size()));
     shows_processes = shows_processes || numa->held.front().what == What::processes;
+  }
+  if (reserved) {
+    text += fmt::format(
+        "\n    without the {} that the site's memory.reserve keeps back on every NUMA node it would fit: lower it "
+        "where "
+        "the node can spare that, or see that the plan needs less",
+        format_bytes(options.reserve));
   }
   return text + (shows_processes ? holders_text(node) : "");
 }

@@ -39,6 +39,8 @@ class Activations {
   // The fraction of layers whose inputs it keeps on the host: what its config says, or less where the resolved job has
   // an offload_fraction, by which plan() and start() then go. 0: it keeps nothing there. Pure.
   virtual double offload_fraction() const { return 0; }
+  // Whether what it keeps there comes back rounded, so that results depend on that fraction. Pure.
+  virtual bool rounds() const { return false; }
   // Before start: what the backend computes with. Outlives the role.
   virtual void use(const OperatorSet& /*operators*/) {}
   virtual void start(Device& device, int blocks, int microbatches, std::size_t bytes) = 0;

@@ -23,7 +23,9 @@ constexpr int layers = 8;
 // Plans 2 GiB of the host for each layer that it offloads, as if a layer's inputs were so large.
 class PlansMuch final : public ResidentActivations {
  public:
-  PlansMuch(const Job& job, double configured) : job_(job), configured_(configured) {}
+  PlansMuch(const Job& job, double configured, bool rounding)
+      : job_(job), configured_(configured), rounding_(rounding) {}
+  bool rounds() const override { return rounding_; }
   double offload_fraction() const override {
     return job_.resolved().has_offload_fraction() ? job_.resolved().offload_fraction() : configured_;
   }
@@ -37,6 +39,7 @@ class PlansMuch final : public ResidentActivations {
  private:
   const Job& job_;
   const double configured_;
+  const bool rounding_;
 };
 
 class Console : public Alone {
@@ -71,7 +74,7 @@ class AdmitTest : public ::testing::Test {
         const auto trainer =
             Admitter(mine, context, site_, rendezvous, console, [&] {
               EngineRoles roles = make();
-              roles.activations = std::make_unique<PlansMuch>(mine, configured);
+              roles.activations = std::make_unique<PlansMuch>(mine, configured, rounds_);
               return std::make_unique<Trainer>(std::move(roles), context, rendezvous, console, console);
             }).admit();
         EXPECT_NE(trainer, nullptr);
@@ -95,6 +98,7 @@ class AdmitTest : public ::testing::Test {
   Site site_;
   std::string error_;
   double fraction_ = -1;
+  bool rounds_ = false;
 };
 
 TEST_F(AdmitTest, WithSparesWhatStillDoesNotFitIsRefused) {
@@ -121,8 +125,36 @@ TEST_F(AdmitTest, WhatDoesNotIsRefusedOnAllRanks) {
 
 TEST_F(AdmitTest, ASiteStatesWhatAMachineGrowsTo) {
   site_.mutable_memory()->set_node_bytes("64 GiB");
-  admit(JobMemory::REFUSE, 1);
+  EXPECT_EQ(admit(JobMemory::REFUSE, 1), "");
   EXPECT_EQ(error_, "");
+  site_.mutable_memory()->set_node_bytes("8 GiB");
+  const std::string said = admit(JobMemory::REFUSE, 0.5);
+  EXPECT_EQ(error_, "");
+  EXPECT_NE(said.find("warning: node n1: the site's memory.node_bytes, 8.00 GiB, is less than the 23.5 GiB"),
+            std::string::npos)
+      << said;
+}
+
+TEST_F(AdmitTest, WhatTheSiteKeepsBackIsNamedWhereItIsTheCause) {
+  site_.mutable_memory()->set_reserve("10 GiB");
+  admit(JobMemory::REFUSE, 0.5);
+  EXPECT_NE(
+      error_.find("without the 10.0 GiB that the site's memory.reserve keeps back on every NUMA node it would fit"),
+      std::string::npos)
+      << error_;
+  EXPECT_EQ(error_.find("that is not what is missing"), std::string::npos) << error_;
+  admit(JobMemory::REFUSE, 1);
+  EXPECT_EQ(error_.find("memory.reserve keeps back"), std::string::npos) << error_;
+}
+
+TEST_F(AdmitTest, AMachineThatShowsNoMemoryIsNotCalledTooSmall) {
+  site_.mutable_memory()->set_root("/no/such/root");
+  admit(JobMemory::REFUSE, 0.5);
+  EXPECT_EQ(error_.find("does not fit"), std::string::npos) << error_;
+  for (const char* part : {"nobody can say whether the job fits", "/no/such/root/proc/meminfo cannot be read",
+                           "below /no/such/root (the site's memory.root)"}) {
+    EXPECT_NE(error_.find(part), std::string::npos) << part << " is not in " << error_;
+  }
 }
 
 TEST_F(AdmitTest, OffWarnsAndGoesOn) {
@@ -137,6 +169,10 @@ TEST_F(AdmitTest, AsMuchIsOffloadedAsFits) {
   EXPECT_EQ(error_, "");
   EXPECT_EQ(fraction_, 5.0 / 8);
   EXPECT_NE(said.find("0.625 instead of 1 of the layers' inputs are kept on the host"), std::string::npos) << said;
+  EXPECT_EQ(said.find("rounded"), std::string::npos) << said;
+  rounds_ = true;
+  EXPECT_NE(admit(JobMemory::REDUCE_OFFLOAD, 1).find("are not the bits of a run with another fraction"),
+            std::string::npos);
 }
 
 TEST_F(AdmitTest, NothingToOffloadLessIsSaid) {

@@ -19,11 +19,13 @@ RoleContext alone(RoleContext context) {
 class SharingBackend final : public Backend {
  public:
   SharingBackend(const RoleContext& context, const plugin::SharingBackend& config)
-      : rank_(context.rank), inner_(make_inner<Backend>(config.over(), alone(context))) {}
+      : rank_(context.rank),
+        as_device_(config.as_device()),
+        inner_(make_inner<Backend>(config.over(), alone(context))) {}
   bool computes_in(DType type) const override { return inner_->computes_in(type); }
   bool stores_in(DType type) const override { return inner_->stores_in(type); }
   std::string determinism() const override { return inner_->determinism(); }
-  bool computes_on_host() const override { return inner_->computes_on_host(); }
+  bool computes_on_host() const override { return !as_device_ && inner_->computes_on_host(); }
   std::vector<PlanLine> plan(std::span<const CollectiveUse> largest) const override { return inner_->plan(largest); }
   std::vector<PlanLine> in_use() override { return inner_->in_use(); }
   std::optional<DeviceRoom> room() override { return inner_->room(); }
@@ -49,6 +51,7 @@ class SharingBackend final : public Backend {
 
  private:
   const int rank_;
+  const bool as_device_;
   std::map<std::string, int> made_;
   std::unique_ptr<Backend> inner_;
 };

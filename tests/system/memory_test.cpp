@@ -4,6 +4,8 @@
 
 #include "ananke/memory.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/memory/node_reader.h"
+#include "runtime/memory/room.h"
 #include "tests/runtime/memory/node_trees.h"
 #include "tests/system/command_process.h"
 #include "tests/temporary_folder.h"
@@ -48,6 +50,15 @@ class MemoryTest : public ::testing::Test {
                                      "\" reserve: \"" + reserve + "\" }")
         .string();
   }
+  // What stands behind this name, line by line.
+  static std::vector<double> values(const std::string& text, const std::string& name) {
+    std::vector<double> found;
+    for (std::size_t at = 0; (at = text.find(name, at)) != std::string::npos;) {
+      at += name.size();
+      found.push_back(std::strtod(text.c_str() + at, nullptr));
+    }
+    return found;
+  }
   MemoryReport report() const {
     MemoryReport report;
     EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(text_of(run_dir() / "memory.json"), &report).ok());
@@ -90,10 +101,13 @@ TEST_F(MemoryTest, AJobThatDoesNotFitIsRefusedBeforeItAllocates) {
 
 TEST_F(MemoryTest, OffGoesOnWithAWarning) {
   EXPECT_EQ(run({"--ranks", "2", "--site", site("no_meminfo", "0")}), static_cast<int>(ErrorKind::resource));
+  expect_says("nobody can say whether the job fits into the memory of its nodes");
   expect_says("cannot be judged: node ");
+  expect_says((folder_ / "no_meminfo/proc/meminfo").string() + " cannot be read");
   fs::remove_all(run_dir());
   EXPECT_EQ(run({"--ranks", "2", "--site", site("no_meminfo", "0"), "--admission", "off"}), 0) << output_;
-  expect_says("warning: memory.admission is OFF, and the job goes on although it may not fit into memory:");
+  expect_says(
+      "warning: memory.admission is OFF, and the job goes on although nobody can say whether it fits into memory:");
 }
 
 TEST_F(MemoryTest, WhatARunTookStandsBesideItsPlan) {
@@ -112,6 +126,53 @@ TEST_F(MemoryTest, WhatARunTookStandsBesideItsPlan) {
   }
 }
 
+// On a recorded node that has room for some layers' inputs only, as one whose devices have memory of their own. Results
+// are the same bits, whatever is moved.
+TEST_F(MemoryTest, AsManyInputsAreKeptOnTheHostAsItHasRoomFor) {
+  folder_.write("job.textproto", R"(
+name: "offloads"
+run_dir: "set by the test"
+model { vocab_size: 64 hidden_size: 64 num_hidden_layers: 8 num_attention_heads: 4 num_key_value_heads: 2
+        num_experts: 0 intermediate_size: 64 }
+training { steps: 1 sequence_length: 32 rows_per_step: 2048 recompute: FULL }
+data { generated { documents: 256 shortest: 16 longest: 128 branches: 2 } }
+plugins { config { [ananke/ananke.plugin.SharingBackend] { over: "backend_host" as_device: true } } }
+plugins { config { [ananke/ananke.plugin.ActivationOffload] { fraction: 1 } } }
+optimizer { use: "adamw" }
+)");
+  setenv("ANANKE_PLUGIN_PATH", ANANKE_BINARY_DIR "/tests/sharing_plugins", 1);
+  ASSERT_EQ(run({}), 0) << output_;
+  const std::string all_steps = text_of(run_dir() / "steps.jsonl");
+  const MemoryReport all = report();
+  std::uint64_t inputs = 0, process = 0;
+  for (const MemoryLine& line : all.line()) {
+    if (line.purpose() == "block inputs (host)") inputs = line.planned();
+    if (line.purpose() == "process") process = line.planned();
+  }
+  ASSERT_EQ(inputs, 7U * 2048 * 32 * 64 * 4);  // of all layers but the last
+  // Two layers less than what is to come where a process has all of its own already, which may be less.
+  const std::uint64_t room = all.host_planned() - process - 2 * inputs / 7;
+  site("virtual_machine", "0");
+  const NodeRoom node = room_of(read_node_memory(folder_ / "virtual_machine", "n1"), {});
+  ASSERT_EQ(node.numa.size(), 1U);
+  fs::remove_all(run_dir());
+  const std::string tight = site("virtual_machine", std::to_string(node.numa[0].available - room) + " B");
+  EXPECT_EQ(run({"--site", tight}), static_cast<int>(ErrorKind::resource)) << output_;
+  expect_says("the job does not fit into the memory of its nodes");
+  expect_says("that the site's memory.reserve keeps back");
+  ASSERT_EQ(run({"--site", tight, "--admission", "reduce_offload"}), 0) << output_;
+  unsetenv("ANANKE_PLUGIN_PATH");
+  expect_says("memory.admission is REDUCE_OFFLOAD: 0.");
+  expect_says(" instead of 1 of the layers' inputs are kept on the host");
+  const std::string some_steps = text_of(run_dir() / "steps.jsonl");
+  for (const char* name : {"\"loss\":", "\"gradient_norm\":"})
+    EXPECT_EQ(values(some_steps, name), values(all_steps, name));
+  const double moved = values(some_steps, "\"bytes_out\":").at(0), most = values(all_steps, "\"bytes_out\":").at(0);
+  EXPECT_EQ(most, static_cast<double>(inputs));
+  EXPECT_GT(moved, 0);
+  EXPECT_LT(moved, most);
+}
+
 // The job of site/jupiter: 950 B parameters on 384 ranks, on any machine.
 TEST_F(MemoryTest, TheYardstickFitsItsMachineWithItsStateAndInputsOnTheHost) {
   if (!fs::exists(ANANKE_BINARY_DIR "/lib/ananke/backend_cuda.so")) GTEST_SKIP() << "built without CUDA";
@@ -120,7 +181,7 @@ TEST_F(MemoryTest, TheYardstickFitsItsMachineWithItsStateAndInputsOnTheHost) {
                                    ANANKE_SOURCE_DIR "/site/jupiter/site.textproto", "--print-memory"};
     words.insert(words.end(), more.begin(), more.end());
     CommandProcess command(words, folder_.path() / "output");
-    EXPECT_EQ(command.wait(std::chrono::minutes(2)), 0) << command.output();
+    EXPECT_EQ(command.wait(), 0) << command.output();
     output_ = command.output();
   };
   plan({});
