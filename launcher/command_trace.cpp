@@ -72,7 +72,7 @@ int command_trace(const Arguments& arguments) {
                          "with most time. Steps are traced where a job says telemetry { trace_steps: [3, 4] }; the\n"
                          "files, RUN_DIR/trace/rank_N.json, open in ui.perfetto.dev.");
   options.add()("rank", po::value(&rank)->value_name("N"), "of this rank; else of the lowest")(
-      "step", po::value(&step)->value_name("N"), "this step; else the last that was traced")(
+      "step", po::value(&step)->value_name("N"), "this step; else the last that was traced to its end")(
       "top", po::value(&top)->value_name("N")->default_value(top), "so many lines of what takes most time");
   options.word("RUN_OR_FILE", given);
   if (!options.read(arguments)) return 0;

@@ -1,5 +1,9 @@
 #include "runtime/engine/step_tracer.h"
 
+#include <fmt/ranges.h>
+
+#include <iterator>
+
 #include "ananke/job.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
@@ -24,6 +28,17 @@ void StepTracer::attempt(const Work& work) noexcept {
     log_warning("steps are not traced any more: {}", error.what());
     wanted_.clear();
   }
+}
+
+std::string StepTracer::passed() const {
+  const auto behind = wanted_.upper_bound(setup_.resumed_after.value_or(0));
+  if (behind == wanted_.begin()) return "";
+  return fmt::format(
+      "note: telemetry.trace_steps: {} {} before step {}, where this run goes on, and not traced again; what an "
+      "earlier "
+      "run has traced stays in {}",
+      fmt::join(wanted_.begin(), behind, ", "), std::next(wanted_.begin()) == behind ? "is" : "are",
+      *setup_.resumed_after + 1, trace_folder(setup_.run_dir).string());
 }
 
 void StepTracer::start(std::optional<std::uint64_t> resumed_after) {

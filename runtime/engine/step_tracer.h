@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "runtime/telemetry/trace_file.h"
 
@@ -28,6 +29,8 @@ class StepTracer {
   // A run begins, on all ranks; rank 0 before any rank begins a step. `resumed_after`: behind this step. Otherwise
   // traces of an earlier run in this folder are kept aside as RUN_DIR/trace.old.
   void start(std::optional<std::uint64_t> resumed_after);
+  // What to tell of steps that are not traced, since this run goes on behind them; empty where there are none.
+  std::string passed() const;
   // On the thread that issues work, outside of any span. Ends the step before.
   void begin(std::uint64_t step);
   // Waits for the streams. Throws what their work threw.

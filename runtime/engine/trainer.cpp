@@ -188,6 +188,9 @@ void Trainer::start(bool resume_run, const ChangesSince& changes) {
   if (resume_run) resume(changes);
   if (!saved_step_) make_weights();
   tracer_.start(saved_step_);
+  if (const std::string passed = tracer_.passed(); engine_.context().rank == 0 && !passed.empty()) {
+    control_.console(passed);
+  }
   if (training.force_balanced_routing()) {
     tell_event(RunEvent::STARTED, "training.force_balanced_routing: tokens are dealt to experts in turn; a sizing run");
   }
@@ -302,6 +305,7 @@ bool Trainer::train_step() {
   const Training& training = job_.training();
   const std::uint64_t step = progress_.step + 1;
   control_.phase("step", step);
+  reads_ = engine_.device().reads();
   const TraceSpan span(TraceKind::step, [&] { return TraceText{fmt::format("step {}", step)}; });
   const Rows& rows = rows_.take();
   scalars_->clear(rows.valid_targets, control_.stop_requested(), work_.begin(rows, engine_.device().busy_seconds()));
@@ -389,8 +393,7 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
                             record.valid_tokens());
   work_.report(outcome.shared, record);
   report_routing(outcome, record);
-  const auto since = [](std::uint64_t now, std::uint64_t& before) { return now - std::exchange(before, now); };
-  record.set_device_reads(since(engine_.device().reads(), reads_));
+  record.set_device_reads(engine_.device().reads() - reads_);
   traffic_.report(traffic(), record);
   report_offload(record);
   tell(record, [](Observer& observer, const StepRecord& r) { observer.on_step(r); });

@@ -96,7 +96,7 @@ class Trainer {
   TrainingProgress progress_;
   std::optional<std::uint64_t> saved_step_, evaluated_step_;
   Device::MemoryUse memory_;  // as of start, of the rank that has most
-  std::uint64_t reads_ = 0;   // as of the step before
+  std::uint64_t reads_ = 0;   // as of the beginning of the step
   ActivationTraffic moved_;   // likewise
   TrafficCounter traffic_;
   StepWork work_;

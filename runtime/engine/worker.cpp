@@ -116,7 +116,7 @@ int run_worker(const WorkerContext& worker) {
   if (context.rank == 0) {
     const auto print = [&](const std::string& line) { control.console(line); };
     observers.add("console", std::make_unique<ConsoleObserver>(job, print));
-    observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(job.run_dir()));
+    observers.add("steps.jsonl", std::make_unique<JsonLinesObserver>(job.run_dir(), print));
     for (auto& [name, observer] : make_observers(job, plugins, context)) observers.add(name, std::move(observer));
   }
   const std::unique_ptr<Trainer> admitted =

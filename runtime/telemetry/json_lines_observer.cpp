@@ -117,7 +117,8 @@ std::string to_json_line(const Message& message) {
   return "{" + text + "}";
 }
 
-JsonLinesObserver::JsonLinesObserver(const std::filesystem::path& run_dir) : path_(run_dir / "steps.jsonl") {}
+JsonLinesObserver::JsonLinesObserver(const std::filesystem::path& run_dir, Tell tell)
+    : path_(run_dir / "steps.jsonl"), tell_(std::move(tell)) {}
 
 JsonLinesObserver::~JsonLinesObserver() {
   if (file_ == nullptr) return;
@@ -135,7 +136,7 @@ void JsonLinesObserver::open(std::optional<std::uint64_t> resumed_after) {
       std::filesystem::rename(path_, path_.string() + ".old");
     }
   } catch (const std::exception& error) {
-    log_warning("{} keeps lines of an earlier run: {}", path_.string(), error.what());
+    warn(fmt::format("{} keeps lines of an earlier run: {}", path_.string(), error.what()));
   }
   file_ = std::fopen(path_.c_str(), "ae");
   if (!file_) warn("open", errno);
@@ -172,8 +173,13 @@ void JsonLinesObserver::write(const TelemetryLine& line) {
 void JsonLinesObserver::warn(const char* action, int error) {
   if (warned_) return;
   warned_ = true;
-  log_warning("cannot {} {}: {}; the run itself is not affected, its records may have gaps", action, path_.string(),
-              std::strerror(error));
+  warn(fmt::format("cannot {} {}: {}; the run itself is not affected, its records may have gaps", action,
+                   path_.string(), std::strerror(error)));
+}
+
+void JsonLinesObserver::warn(const std::string& text) {
+  log_warning("{}", text);
+  if (tell_) tell_("warning: " + text);
 }
 
 }  // namespace ananke

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,13 +22,15 @@ class TelemetryLine;
 // The message as one line of JSON: fields that are set, by their proto names; 64-bit integers as numbers.
 std::string to_json_line(const google::protobuf::Message& message);
 
-// Every line is flushed, so that a killed run has all its steps; a line that cannot be written is a warning, once, and
-// the run goes on. What a file of an earlier run becomes is decided by the first event: after RESUMED the run goes on
-// with it, without the steps and evaluations after the event's step and without torn lines; otherwise it is kept aside
-// as steps.jsonl.old.
+// Every line is flushed, so that a killed run has all its steps; a line that cannot be written is a warning, once, in
+// the log and to `tell`, and the run goes on. What a file of an earlier run becomes is decided by the first event:
+// after RESUMED the run goes on with it, without the steps and evaluations after the event's step and without torn
+// lines; otherwise it is kept aside as steps.jsonl.old.
 class JsonLinesObserver : public Observer {
  public:
-  explicit JsonLinesObserver(const std::filesystem::path& run_dir);
+  using Tell = std::function<void(const std::string& line)>;
+
+  explicit JsonLinesObserver(const std::filesystem::path& run_dir, Tell tell = {});
   // Makes the file durable; says it where that fails.
   ~JsonLinesObserver() override;
   void on_step(const StepRecord& record) override;
@@ -38,7 +41,9 @@ class JsonLinesObserver : public Observer {
   void open(std::optional<std::uint64_t> resumed_after);
   void write(const TelemetryLine& line);
   void warn(const char* action, int error);
-  std::filesystem::path path_;
+  void warn(const std::string& text);
+  const std::filesystem::path path_;
+  const Tell tell_;
   bool opened_ = false;
   FILE* file_ = nullptr;
   bool warned_ = false;

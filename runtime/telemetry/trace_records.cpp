@@ -36,11 +36,20 @@ class Collector {
   const std::string file_;
   const std::optional<std::uint64_t> wanted_;
   std::map<std::string, std::string> tracks_;  // by tid
+  std::optional<TraceRecords> before_;         // as far as the last step but one
 };
 
-// Steps follow each other: a new one puts what is there of the one before out, where the last is asked for.
+// Steps follow each other: a new one puts what is there of the one before aside, where the last is asked for.
 void Collector::take_step(std::uint64_t step) {
   if (!records.steps.empty() && records.steps.back() == step) return;
+  if (!wanted_ && !records.steps.empty()) {
+    before_ = std::move(records);
+    records = {};
+    records.job = before_->job;
+    records.rank = before_->rank;
+    records.ranks = before_->ranks;
+    records.steps = before_->steps;
+  }
   records.steps.push_back(step);
   if (wanted_ && step != *wanted_) return;
   records.step = step;
@@ -79,7 +88,14 @@ void Collector::take(const Json& event) {
   if (phase == "i") records.notes.push_back(text_of(event, "name"));
 }
 
+// Of a file that was cut the last step may lack events; that another one followed shows a step to be whole.
 TraceRecords Collector::finish(bool whole) {
+  if (!whole && before_) {
+    before_->steps = records.steps;
+    before_->notes.push_back(
+        fmt::format("step {} is not shown, since it may lack events (--step {} shows it)", records.step, records.step));
+    records = std::move(*before_);
+  }
   if (records.steps.empty()) {
     fail(ErrorKind::data, "{} has no step: the run ended, or was killed, before its first traced step was done", file_);
   }

@@ -57,7 +57,8 @@ struct TraceRecords {
   bool whole = true;                 // false: the writer was killed, or is still writing
 };
 
-// Of the step asked for, or the last. Throws Error(data) as above, and where the step is not in the file.
+// Of the step asked for, or the last; where the file was cut, the last that is whole, if any. Throws Error(data) as
+// above, and where the step is not in the file.
 TraceRecords read_trace(const std::filesystem::path& file, std::optional<std::uint64_t> step);
 
 }  // namespace ananke

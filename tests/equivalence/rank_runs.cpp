@@ -52,7 +52,7 @@ class Recorder : public Observer, public RunControl {
   void phase(std::string_view what, std::uint64_t step) override {
     if (what == stop_in_) step_ = step;
   }
-  void console(const std::string&) override {}
+  void console(const std::string& line) override { result.console.push_back(line); }
   RunResult result;
 
  private:
@@ -72,9 +72,10 @@ std::vector<FoundPlugin> plugins_of_build(const Job& job, const RunRequest& requ
       {build / "lib" / "ananke", build / "tests" / "rounding_plugins", build / "tests" / "sharing_plugins"});
   std::vector<FoundPlugin> found;
   std::vector<const char*> names = {backend_of(request), "fsdp", "adamw", "muon"};
-  if (request.expert_chunks > 0) names.push_back("ep");
   for (const PluginUse& use : job.plugins()) {
-    if (use.use() == "activation_offload" || use.use() == "packing") names.push_back(use.use().c_str());
+    for (const char* other : {"activation_offload", "ep", "packing"}) {
+      if (use.use() == other) names.push_back(other);
+    }
   }
   for (const char* name : names) {
     const FoundPlugin* plugin = catalog.find_by_name(name);
@@ -244,6 +245,7 @@ RunResult run_trainers(Job job, const RunRequest& request, bool trains) {
       result.steps = recorder.result.steps;
       result.evaluations = recorder.result.evaluations;
       result.events = recorder.result.events;
+      result.console = recorder.result.console;
     }
     rendezvous.exchange("test done", {}, "");
   });

@@ -31,6 +31,7 @@ struct RunResult {
   std::vector<StepRecord> steps;
   std::vector<EvaluationRecord> evaluations;
   std::vector<std::string> events;  // texts
+  std::vector<std::string> console;  // lines of rank 0
   // Whole parameters after the last step, and router biases (which every rank must hold the same bits of).
   std::map<std::string, std::vector<float>> weights;
   std::map<std::string, std::vector<float>> states;  // "<parameter> <state>" of the optimizer, whole

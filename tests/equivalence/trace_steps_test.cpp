@@ -7,6 +7,7 @@
 #include "runtime/telemetry/trace_file.h"
 #include "runtime/telemetry/trace_records.h"
 #include "tests/equivalence/rank_runs.h"
+#include "tests/refusal.h"
 #include "tests/temporary_folder.h"
 
 namespace ananke {
@@ -101,7 +102,9 @@ TEST(TraceSteps, AResumedRunGoesOnWithTheFileAndANewOneKeepsItAside) {
   EXPECT_EQ(read_trace(file, {}).steps, (std::vector<std::uint64_t>{1, 2}));
   request.stop_at_step = 0;
   request.resume = true;
-  train(job, request);
+  const RunResult resumed = train(job, request);
+  EXPECT_EQ(resumed.console.size(), 1u);
+  EXPECT_NAMES(resumed.console.at(0), "note: telemetry.trace_steps: 1, 2 are before step 3, where this run goes on");
   EXPECT_EQ(read_trace(file, {}).steps, (std::vector<std::uint64_t>{1, 2, 3}));
   std::filesystem::remove_all(folder / "checkpoints");
   request.resume = false;

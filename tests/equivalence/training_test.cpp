@@ -226,10 +226,12 @@ TEST(Training, RecordsTheBytesOfEveryStep) {
   }
 }
 
+// What a start, an evaluation and a checkpoint read is of no step.
 TEST(Training, ReadsTheDeviceOncePerStep) {
   const TemporaryFolder folder;
-  const RunResult run = train(small_job(folder.path(), "evaluation { every_steps: 0 }"), {{1, 2}});
-  for (std::size_t i = 1; i < run.steps.size(); ++i) EXPECT_EQ(run.steps[i].device_reads(), 1u + reads_of_experts());
+  const RunResult run =
+      train(small_job(folder.path(), "evaluation { every_steps: 3 } checkpoint { every_steps: 4 }"), {{1, 2}});
+  for (const StepRecord& step : run.steps) EXPECT_EQ(step.device_reads(), 1u + reads_of_experts()) << step.step();
 }
 
 }  // namespace

@@ -113,6 +113,23 @@ TEST_F(CommandTrace, TakesTheLowestRankAndTheLastStepUnlessToldOtherwise) {
   EXPECT_NAMES(output_of({trace_folder(folder_.path()).string(), "--top=0"}), "compute stands still");
 }
 
+// As a run leaves it that is killed while it writes step 3.
+TEST_F(CommandTrace, OfACutFileTheLastWholeStepIsShownUnlessToldOtherwise) {
+  for (std::uint64_t step : {1, 2, 3}) write(0, step);
+  const std::filesystem::path file = trace_file(folder_.path(), 0);
+  const std::string whole = read_text(file);
+  folder_.write("trace/rank_0.json", whole.substr(0, whole.find("linear.of_rank_0", whole.find("\"step 3\"")) + 5));
+  const std::string text = output_of({run_dir()});
+  EXPECT_NAMES(text, "step 2: ");
+  EXPECT_NAMES(text, "linear.of_rank_0");
+  EXPECT_NAMES(text, "traced: 1, 2, 3 (--step)");
+  EXPECT_NAMES(text, "note: step 3 is not shown, since it may lack events (--step 3 shows it)");
+  EXPECT_NAMES(text, "does not end as it should");
+  EXPECT_NAMES(output_of({run_dir(), "--step", "3"}), "step 3: ");
+  folder_.write("trace/rank_0.json", whole.substr(0, whole.find("linear.of_rank_0") + 5));
+  EXPECT_NAMES(output_of({run_dir()}), "step 1: ") << "there is no other";
+}
+
 TEST(TraceSummaries, AddUpBusyGapsAndWhatIsExposed) {
   const TraceSummary summary = summarise(records());
   ASSERT_EQ(summary.streams.size(), 2u);
