@@ -69,7 +69,7 @@ void check(const PackRequest& request, const CommandOptions& options) {
   if (request.stores.empty()) options.misused("no STORE is named");
   require("sequence-length", packing.row_length, 16777216);
   require("ranks", request.ranks, 1 << 24);
-  require("rows-per-step", packing.rows_per_step, std::int64_t{1} << 32);
+  require("rows-per-step", packing.rows_per_step, most_step_rows);
   require("window-steps", static_cast<std::int64_t>(packing.window_steps), 65536);
   require("open-rows", static_cast<std::int64_t>(packing.open_rows), 65536);
   if (packing.rows_per_step % request.ranks != 0) {

@@ -3,6 +3,7 @@
 
 #include <boost/program_options.hpp>
 #include <cctype>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -73,7 +74,7 @@ void print_end(const LaunchResult& result, const std::vector<std::string>& words
   }
   const std::optional<std::uint64_t> newest = newest_complete_checkpoint(run_dir);
   if (is_refusal(kind) || !newest) return;
-  std::string again = "ananke run";
+  std::string again = quote_word(program_invocation_name) + " run";
   for (const std::string& word : words) {
     if (word != "--resume" && word != "--requeue") again += " " + quote_word(word);
   }

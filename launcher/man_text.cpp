@@ -113,6 +113,8 @@ std::string man_page(std::span<const CommandText> commands) {
       "A job is one text file: model, data, mesh and plugins.\n.B ananke\nvalidates it, starts its workers, watches "
       "them, "
       "and looks after what they leave behind.\nEvery command prints its own description with \\fB\\-\\-help\\fR.\n"
+      ".SH OPTIONS\n.TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nlist the commands\n.TP\n\\fB\\-\\-version\\fR\nprint which "
+      "ananke this is\n"
       ".SH COMMANDS\n",
       ANANKE_VERSION);
   for (const CommandText& command : commands) text += section(command);

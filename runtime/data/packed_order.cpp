@@ -23,6 +23,12 @@ PackedOrder::PackedOrder(std::vector<PackingSource> sources, const PackingOption
       pieces_(std::move(sources), seed_, row_length_),
       window_steps_(steps_of_a_window(options)),
       start_(pieces_.places()) {
+  if (options.rows_per_step > most_step_rows) {
+    fail(ErrorKind::config,
+         "packing holds the rows of a whole step at once: {} of them are more than the {} that it can hold; take fewer "
+         "rows a step",
+         options.rows_per_step, most_step_rows);
+  }
   std::string whose = fmt::format("{} {} {} {} {}", seed_, row_length_, rows_per_step_, window_steps_, open_rows_);
   for (const PackingSource& source : pieces_.sources()) {
     whose += fmt::format("\n{} {}", source.documents->identity(), source.weight);

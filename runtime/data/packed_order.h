@@ -16,6 +16,7 @@
 // the window began in each source, and how many of its rows were dealt: to go on, the window is packed again.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,11 @@
 
 namespace ananke {
 
+constexpr std::int64_t most_step_rows = std::int64_t{1} << 24;
+
 struct PackingOptions {
   std::int64_t row_length = 0;
-  std::int64_t rows_per_step = 0;
+  std::int64_t rows_per_step = 0;  // at most most_step_rows
   std::uint64_t window_steps = 64;
   std::size_t open_rows = 128;
   std::uint64_t seed = 0;
@@ -34,7 +37,7 @@ struct PackingOptions {
 
 class PackedOrder {
  public:
-  // Throws what MixedPieces does.
+  // Throws what MixedPieces does, and Error(config) for more rows a step than that.
   PackedOrder(std::vector<PackingSource> sources, const PackingOptions& options);
 
   // Packs a window where the last one is used up. The row holds until the next call.

@@ -46,8 +46,10 @@ FoundPlugin read_plugin(const fs::path& file) {
 
 std::string clash_between(const FoundPlugin& a, const FoundPlugin& b) {
   const auto sentence = [&](std::string_view what, const std::string& value) {
-    return fmt::format("{} and {} are two plugins with the same {} '{}'; remove or rename one", a.file.string(),
-                       b.file.string(), what, value);
+    return fmt::format(
+        "{} and {} are two plugins with the same {} '{}'; take one of them out of the folders that are searched, or "
+        "build it under another name (another name of its file is not enough)",
+        a.file.string(), b.file.string(), what, value);
   };
   if (a.note->name() == b.note->name()) return sentence("name", a.note->name());
   if (!a.note->config_message().empty() && a.note->config_message() == b.note->config_message()) {

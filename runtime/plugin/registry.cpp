@@ -111,7 +111,7 @@ void PluginRegistry::load(const std::string& name, const std::filesystem::path& 
   const auto known = plugins_.find(name);
   if (known != plugins_.end()) {
     if (known->second.file == file) return;
-    fail(ErrorKind::plugin, "{} and {} are two plugins with the same name '{}'; remove or rename one",
+    fail(ErrorKind::plugin, "{} and {} are two plugins with the same name '{}'; name one of them in the job",
          known->second.file.string(), file.string(), name);
   }
   const PluginNote note = read_note(file);

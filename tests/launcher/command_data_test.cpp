@@ -51,6 +51,8 @@ TEST(CommandData, RefusesWrongUse) {
   EXPECT_NAMES(misused("ngram", {"--train", "x.h5"}), "both needed");
   EXPECT_NAMES(misused("pack", {"--sequence-length", "8", "--rows-per-step", "2"}), "no STORE");
   EXPECT_NAMES(misused("pack", {"x.h5", "--rows-per-step", "2"}), "--sequence-length is 0");
+  EXPECT_NAMES(misused("pack", {"x.h5", "--sequence-length", "8", "--rows-per-step", "4294967296"}),
+               "--rows-per-step is 4294967296, it must be 1 to 16777216");
   EXPECT_NAMES(misused("pack", {"x.h5", "--sequence-length", "16777217"}), "16777217, it must be 1 to 16777216");
   const std::vector<std::string> shape = {"x.h5", "--sequence-length", "8", "--rows-per-step", "6"};
   const auto with = [&](const char* option, const char* value) {

@@ -159,7 +159,8 @@ TEST_F(RunTest, ACheckpointWhoseWritingHangsEndsTheJobInTimeAndIsNamed) {
   EXPECT_TRUE(says(job, "made no progress for")) << job.output();
   EXPECT_TRUE(says(job, "(phase 'checkpoint', step 30)")) << job.output();
   EXPECT_TRUE(says(job, "a checkpoint was being written and is not complete: step-00000030.partial.")) << job.output();
-  EXPECT_TRUE(says(job, "to go on from the newest checkpoint (step 20): ananke run")) << job.output();
+  EXPECT_TRUE(says(job, "to go on from the newest checkpoint (step 20): " ANANKE_BINARY_DIR "/bin/ananke run"))
+      << job.output();
   CommandProcess again(words({"--resume", "--set", "training.steps=30"}), folder / "output");
   EXPECT_EQ(again.wait(), 0) << again.output();
   EXPECT_TRUE(says(again, "resumed from")) << again.output();
