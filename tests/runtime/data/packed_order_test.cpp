@@ -63,6 +63,9 @@ TEST(PackedOrder, RefusesSourcesThatCannotBePacked) {
     sources[0].weight = weight;
     EXPECT_ERROR(PackedOrder(std::move(sources), options()), ErrorKind::config, "weight", fmt::format("{}", weight));
   }
+  PackingOptions many = options();
+  many.rows_per_step = most_step_rows + 1;
+  EXPECT_ERROR(PackedOrder(one({5, 6}), many), ErrorKind::config, "16777217 of them are more than the 16777216");
   auto sources = one({5, 6}, "first");
   sources.push_back({std::make_unique<Lengths>(std::vector<std::uint64_t>{4}, "second", "words (hash 1)"), 1});
   EXPECT_ERROR(PackedOrder(std::move(sources), options()), ErrorKind::config, "first is of no tokenizer",
