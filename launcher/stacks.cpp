@@ -25,7 +25,7 @@ namespace ananke {
 namespace {
 
 constexpr int most_frames = 64;
-constexpr std::chrono::milliseconds patience{200};  // with one thread
+constexpr std::chrono::seconds patience{2};  // with one thread
 constexpr std::chrono::seconds writing_patience{2};
 
 // A signal handler has no other way to tell than by what is global. `turn` says whose turn it is: the number of the
@@ -121,7 +121,8 @@ bool interrupt(int thread, int request) {
   for (;;) {
     if (slot.turn == 0) return true;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
-    if (Clock::now() < until) continue;
+    const bool gone = syscall(SYS_tgkill, getpid(), thread, 0) != 0;
+    if (!gone && Clock::now() < until) continue;
     int mine = request;
     if (slot.turn.compare_exchange_strong(mine, 0)) return false;
     if (mine == 0) return true;

@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <future>
+#include <iterator>
 
 #include "launcher/symbols.h"
 #include "runtime/control/socket.h"
+#include "tests/patience.h"
 
 // By name in what is printed: outside of any namespace, and not to be inlined.
 [[gnu::noinline]] void wait_for_a_letter(int descriptor, std::promise<int>& id) {
@@ -35,7 +38,9 @@ class Waiting {
           if (blocks_signals) pthread_sigmask(SIG_SETMASK, &all, nullptr);
           wait_for_a_letter(wake_.get(), id_);
         }),
-        id(id_.get_future().get()) {}
+        id(id_.get_future().get()) {
+    EXPECT_TRUE(eventually([this] { return sleeps(); }));
+  }
   ~Waiting() {
     const std::uint64_t one = 1;
     EXPECT_EQ(write(wake_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
@@ -43,6 +48,13 @@ class Waiting {
   }
 
  private:
+  // As the kernel says, behind the name of the program, which may have spaces.
+  bool sleeps() const {
+    std::ifstream stat(fmt::format("/proc/self/task/{}/stat", id));
+    const std::string text(std::istreambuf_iterator<char>(stat), {});
+    return text.substr(text.rfind(')') + 1).starts_with(" S");
+  }
+
   Descriptor wake_{eventfd(0, EFD_CLOEXEC)};
   std::promise<int> id_;
   std::thread thread_;
