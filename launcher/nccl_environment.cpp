@@ -162,10 +162,11 @@ class Linter {
     }
     const auto threads = nccl_number(value("NCCL_SOCKET_NTHREADS")),
                sockets = nccl_number(value("NCCL_NSOCKS_PERTHREAD"));
-    if (threads && sockets && *threads * *sockets > 64) {
+    if (threads && sockets && *threads > 0 && *sockets > 64 / *threads) {
       refuse("NCCL_NSOCKS_PERTHREAD",
-             "with NCCL_SOCKET_NTHREADS={} these are {} sockets for a connection, and NCCL has at most 64", *threads,
-             *threads * *sockets);
+             "with NCCL_SOCKET_NTHREADS={} these are {} sockets for each of them, and NCCL has at most 64 for a "
+             "connection",
+             *threads, *sockets);
     }
     at_most("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS");
     at_most("NCCL_MIN_CTAS", "NCCL_MAX_CTAS");

@@ -73,11 +73,11 @@ CheckResult check_context(const CheckContext& context) {
   return found.result(fmt::format("{} GPUs compute and copy", count));
 }
 
-// One value of each GPU, judged by the threshold of its name.
-void judge_rate(Findings& found, const Rate& rate, const std::string& entity, bool used) {
-  found.number(rate.name, entity, rate.value, rate.unit, used ? HealthValue::NONE : HealthValue::HIGHER);
-  const std::string text = fmt::format("{} of {}: {:.1f} {}", rate.name, entity, rate.value, rate.unit);
-  found.judge(rate.name, rate.value, used ? text + ", while others use it" : text, "", used ? IN_USE : DEFECT);
+// One value of each GPU that nobody uses, judged by the threshold of its name.
+void judge_rate(Findings& found, const Rate& rate, const std::string& entity) {
+  found.number(rate.name, entity, rate.value, rate.unit, HealthValue::HIGHER);
+  found.judge(rate.name, rate.value, fmt::format("{} of {}: {:.1f} {}", rate.name, entity, rate.value, rate.unit), "",
+              DEFECT);
 }
 
 std::string range_text(const std::vector<double>& values, const char* unit) {
@@ -91,20 +91,24 @@ CheckResult check_rates(const CheckContext& context, const Measure& measure, boo
   const int count = count_gpus(context, found);
   std::vector<std::string> names, units;
   std::vector<std::vector<double>> values;
+  int used = 0;
   on_each(context, count, found, [&](int gpu) {
+    if (is_used(context, gpu)) return static_cast<void>(++used);  // its user is not disturbed
     const std::vector<Rate> rates = measure(length_of(context, burns));
     values.resize(rates.size());
     for (std::size_t i = 0; i < rates.size(); ++i) {
       if (names.size() <= i) names.emplace_back(rates[i].name), units.emplace_back(rates[i].unit);
       values[i].push_back(rates[i].value);
-      judge_rate(found, rates[i], entity_of(gpu), is_used(context, gpu));
+      judge_rate(found, rates[i], entity_of(gpu));
     }
   });
   if (count == 0) return found.skipped("CUDA shows no GPU, and the site expects none");
+  if (used == count) return found.skipped(fmt::format("others use {} GPUs of {}: not measured", used, count));
   std::string text;
   for (std::size_t i = 0; i < names.size(); ++i) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", names[i], range_text(values[i], units[i].c_str()));
   }
+  if (used > 0) text += fmt::format("; others use {} GPUs: not measured", used);
   return found.result(text);
 }
 
@@ -122,20 +126,26 @@ CheckResult check_gathers(const CheckContext& context, const char* name, bool pa
     for (int gpu = 0; gpu < count; ++gpu) groups.back().push_back(gpu);
   }
   if (groups.empty()) return found.skipped(fmt::format("{} GPU: there is no other to talk to", count));
+  const auto is_in_use = [&](const std::vector<int>& group) {
+    return std::ranges::any_of(group, [&](int gpu) { return is_used(context, gpu); });
+  };
+  const auto used = std::erase_if(groups, is_in_use);
+  if (groups.empty()) return found.skipped("others use a GPU of each group: not measured");
   std::vector<double> rates;
   for (const std::vector<int>& group : groups) {
     std::string entity;
     for (const int gpu : group) entity += (entity.empty() ? "gpu" : "-") + std::to_string(gpu);
-    const bool used = std::ranges::any_of(group, [&](int gpu) { return is_used(context, gpu); });
     try {
       rates.push_back(gather_rate(group, length_of(context) / (pairs ? 2 : 1), seconds(60)));
-      judge_rate(found, {name, rates.back(), "GB/s"}, entity, used);
+      judge_rate(found, {name, rates.back(), "GB/s"}, entity);
     } catch (const Error& error) {
-      found.fail(used ? IN_USE : DEFECT, fmt::format("{}: {}", entity, error.what()),
+      found.fail(DEFECT, fmt::format("{}: {}", entity, error.what()),
                  "see gpu.nvlink and the kernel's log");
     }
   }
-  return found.result(rates.empty() ? "" : fmt::format("all-gather {}", range_text(rates, "GB/s")));
+  std::string text = rates.empty() ? "" : fmt::format("all-gather {}", range_text(rates, "GB/s"));
+  if (used > 0) text += fmt::format("; others use a GPU of {} groups: not measured", used);
+  return found.result(text);
 }
 
 CheckThreshold at_least(const char* name, const char* unit, const char* meaning) {

@@ -48,11 +48,12 @@ class MeetingFolder {
   fs::path path_;
 };
 
-[[noreturn]] void be_rank(int rank, const MeetingFolder& folder, Rendezvous& rendezvous,
+[[noreturn]] void be_rank(int rank, int ranks, std::chrono::milliseconds deadline, const MeetingFolder& folder,
                           const std::function<void(int, Rendezvous&)>& work) noexcept {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank outlives who waits for it
   int code = 0;
   try {
+    FolderRendezvous rendezvous(folder.path(), rank, ranks, deadline);
     work(rank, rendezvous);
   } catch (const Error& error) {
     code = static_cast<int>(error.kind());
@@ -69,24 +70,31 @@ struct Ended {
   int rank = -1, status = 0;
 };
 
-Ended wait_for_one(std::vector<pid_t>& ranks) {
-  while (true) {
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      int status = 0;
-      if (ranks[i] == 0 || waitpid(ranks[i], &status, WNOHANG) != ranks[i]) continue;
-      ranks[i] = 0;
-      return {static_cast<int>(i), status};
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-}
-
 void kill_all(std::vector<pid_t>& ranks) {
   for (pid_t& rank : ranks) {
     if (rank == 0) continue;
     ::kill(rank, SIGKILL);
     waitpid(rank, nullptr, 0);
     rank = 0;
+  }
+}
+
+Ended wait_for_one(std::vector<pid_t>& ranks) {
+  while (true) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      int status = 0;
+      if (ranks[i] == 0) continue;
+      const pid_t ended = waitpid(ranks[i], &status, WNOHANG);
+      if (ended < 0 && errno != EINTR) {
+        const std::string why = std::strerror(errno);
+        kill_all(ranks);
+        fail(ErrorKind::internal, "cannot wait for the process of rank {}: {}", i, why);
+      }
+      if (ended != ranks[i]) continue;
+      ranks[i] = 0;
+      return {static_cast<int>(i), status};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
 
@@ -108,13 +116,11 @@ void run_rank_processes(int ranks, std::chrono::milliseconds deadline,
                         const std::function<void(int rank, Rendezvous& rendezvous)>& work) {
   const MeetingFolder folder;
   std::vector<pid_t> processes;
-  std::fflush(nullptr);  // or every rank prints it again
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, as some supervisors leave it, nobody could be waited for
+  std::fflush(nullptr);           // or every rank prints it again
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = ::fork();
-    if (process == 0) {
-      FolderRendezvous rendezvous(folder.path(), rank, ranks, deadline);
-      be_rank(rank, folder, rendezvous, work);
-    }
+    if (process == 0) be_rank(rank, ranks, deadline, folder, work);
     if (process < 0) {
       const std::string why = std::strerror(errno);
       kill_all(processes);

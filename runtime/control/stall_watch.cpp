@@ -38,6 +38,7 @@ std::optional<StallWatch::Clock::duration> StallWatch::usual(const std::string& 
 }
 
 std::optional<StallWatch::Clock::duration> StallWatch::limit(const std::string& phase) const {
+  if (phase == "checkpoint") return std::nullopt;
   const auto median = usual(phase);
   if (limits_.factor <= 0 || !median) return std::nullopt;
   const auto many = std::chrono::duration<double>(*median) * limits_.factor;

@@ -50,7 +50,8 @@ class StallWatch {
   void forgive(Clock::duration absence) { since_ += absence; }
   // Median time of a phase; nothing while too few have ended.
   std::optional<Clock::duration> usual(const std::string& phase) const;
-  // How long nothing may move in it; nothing where that is not known.
+  // How long nothing may move in it; nothing where that is not known, and of checkpoints: how long a file system takes
+  // is no matter of the job's own measure.
   std::optional<Clock::duration> limit(const std::string& phase) const;
 
  private:

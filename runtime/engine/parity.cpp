@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 
@@ -33,20 +34,26 @@ class Computed {
  public:
   Computed(const Case& parity, const ParameterTable& table)
       : logits_(static_cast<std::size_t>(parity.rows * parity.length * parity.vocabulary)),
-        memory_(1 + logits_ + elements_of(table)) {
-    std::size_t at = 1 + logits_;
+        memory_(loss_floats + logits_ + elements_of(table)) {
+    std::size_t at = loss_floats + logits_;
     for (const Parameter& parameter : table.parameters()) {
       gradients_[parameter.name] = at;
       at += static_cast<std::size_t>(parameter.shape.elements());
     }
   }
-  float& loss() const { return memory_.all()[0]; }
-  std::span<float> logits() const { return memory_.all().subspan(1, logits_); }  // [B, S, V]
+  double loss() const {
+    double value = 0;
+    std::memcpy(&value, memory_.all().data(), sizeof value);
+    return value;
+  }
+  void set_loss(double value) const { std::memcpy(memory_.all().data(), &value, sizeof value); }
+  std::span<float> logits() const { return memory_.all().subspan(loss_floats, logits_); }  // [B, S, V]
   std::span<float> gradient(const Parameter& parameter) const {
     return memory_.all().subspan(gradients_.at(parameter.name), static_cast<std::size_t>(parameter.shape.elements()));
   }
 
  private:
+  static constexpr std::size_t loss_floats = sizeof(double) / sizeof(float);
   static std::size_t elements_of(const ParameterTable& table) {
     std::size_t sum = 0;
     for (const Parameter& parameter : table.parameters()) sum += static_cast<std::size_t>(parameter.shape.elements());
@@ -142,7 +149,7 @@ void run_rank(const ParityOptions& options, const Job& job, const Case& parity, 
   }
   if (engine.first_replica()) collect_gradients(engine, computed);
   // As transformers reports it: with what the routers add.
-  if (rank == 0) computed.loss() = static_cast<float>(outcome.loss() + outcome.auxiliary_loss + outcome.z_loss);
+  if (rank == 0) computed.set_loss(outcome.loss() + outcome.auxiliary_loss + outcome.z_loss);
   rendezvous.exchange("parity done", {}, "");  // nobody leaves while others still compute
 }
 
@@ -270,7 +277,7 @@ std::vector<ParityLine> run_parity(const ParityOptions& options) {
   }
   if (file.contains("loss")) {
     const double wanted = file.read_f32("loss").at(0);
-    const double absolute = std::abs(static_cast<double>(computed.loss()) - wanted);
+    const double absolute = std::abs(computed.loss() - wanted);
     lines.push_back({"loss", "loss", 1, absolute, wanted != 0 ? absolute / std::abs(wanted) : absolute,
                      options.loss_tolerance, absolute <= options.loss_tolerance});
   }

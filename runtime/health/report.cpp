@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "ananke/version.h"
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/health/check_set.h"
+#include "runtime/health/children.h"
 #include "runtime/health/findings.h"
 #include "runtime/health/history.h"
 #include "runtime/health/outliers.h"
@@ -18,6 +22,7 @@
 namespace ananke {
 namespace {
 
+constexpr std::chrono::seconds history_deadline{5};
 constexpr double skew_warn = 0.1, skew_fail = 1;  // seconds
 constexpr std::size_t longest_reason = 120;       // of a drained node, which sinfo shows in a column
 
@@ -51,10 +56,14 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 }
 
 // Of a node with a defect: who is merely used, or asked with wrong limits, is not to be drained.
-std::string drain_reason(const NodeHealth& node) {
+// Checks that are bad on so many nodes that they share a cause: how many.
+using CommonCauses = std::map<std::string, int>;
+
+// No node is drained for what it shares with many.
+std::string drain_reason(const NodeHealth& node, const CommonCauses& common) {
   std::string reason;
   for (const CheckResult& check : node.check()) {
-    if (check.verdict() != FAIL || check.cause() != DEFECT) continue;
+    if (check.verdict() != FAIL || check.cause() != DEFECT || common.contains(check.id())) continue;
     reason += fmt::format("{}{}: {}", reason.empty() ? "ananke: " : " | ", check.id(), check.reason());
   }
   if (reason.size() > longest_reason) reason = reason.substr(0, longest_reason - 3) + "...";
@@ -62,15 +71,19 @@ std::string drain_reason(const NodeHealth& node) {
 }
 
 // The same on many nodes is rather one cause outside of them.
-void note_common_causes(HealthReport* report) {
-  std::map<std::string, int> counts;
-  for (const NodeHealth& node : report->node()) {
+CommonCauses find_common_causes(const HealthReport& report) {
+  CommonCauses counts;
+  for (const NodeHealth& node : report.node()) {
     for (const CheckResult& check : node.check()) {
       if (is_bad(check.verdict())) ++counts[check.id()];
     }
   }
-  for (const auto& [id, count] : counts) {
-    if (count < 4 || 4 * count < report->node_size()) continue;
+  std::erase_if(counts, [&](const auto& one) { return one.second < 4 || 4 * one.second < report.node_size(); });
+  return counts;
+}
+
+void note(const CommonCauses& common, HealthReport* report) {
+  for (const auto& [id, count] : common) {
     report->add_note(
         fmt::format("{} is bad on {} of {} nodes: rather one cause that they share (file system, switch, rack, this "
                     "environment) than "
@@ -94,19 +107,45 @@ void add_answer(const NodeAnswer& answer, const AskedAt& asked, HealthReport* re
   result.set_reason(answer.why_not);
 }
 
-std::map<std::string, std::vector<NodeHealth>> histories(const HealthReport& report, const std::string& folder) {
+// In a process of its own: a file system that hangs must not keep the verdict. Nothing, with a note, where it fails.
+std::optional<std::string> beside(const std::string& folder, const char* what, std::function<std::string()> work,
+                                  HealthReport* report) {
+  using End = ChildOutcome::End;
+  const auto end = std::chrono::steady_clock::now() + history_deadline + std::chrono::seconds(1);
+  const ChildOutcome outcome = run_children({{history_deadline, std::move(work)}}, 1, end).at(0);
+  if (outcome.end == End::done) return outcome.output;
+  report->add_note(fmt::format("the history in {} is not {}: {}", folder, what,
+                               outcome.end == End::late
+                                   ? fmt::format("no answer within {}", format_duration(outcome.seconds))
+                                   : outcome.output));
+  return std::nullopt;
+}
+
+std::map<std::string, std::vector<NodeHealth>> histories(const std::string& folder, HealthReport* report) {
   std::map<std::string, std::vector<NodeHealth>> found;
   if (folder.empty()) return found;
-  for (const NodeHealth& node : report.node()) found[node.node()] = read_history(folder, node.node());
+  const auto read_all = [&] {
+    HealthReport all;
+    for (const NodeHealth& node : report->node()) {
+      for (NodeHealth& before : read_history(folder, node.node())) {
+        before.set_node(node.node());
+        *all.add_node() = std::move(before);
+      }
+    }
+    return all.SerializeAsString();
+  };
+  HealthReport all;
+  if (const auto text = beside(folder, "compared with", read_all, report)) all.ParseFromString(*text);
+  for (NodeHealth& before : *all.mutable_node()) found[before.node()].push_back(std::move(before));
   return found;
 }
 
-void add_lists(const Site& site, HealthReport* report) {
+void add_lists(const Site& site, const CommonCauses& common, HealthReport* report) {
   for (const NodeHealth& node : report->node()) {
     if (is_bad(node.verdict())) {
       report->set_exclude(report->exclude() + (report->exclude().empty() ? "" : ",") + node.node());
     }
-    const std::string reason = drain_reason(node);
+    const std::string reason = drain_reason(node, common);
     if (node.verdict() != FAIL || reason.empty()) continue;
     report->add_drain_command(
         replaced(replaced(site.health().drain_command(), "%h", node.node()), "%r", quoted(reason)));
@@ -132,7 +171,8 @@ HealthReport make_report(const std::vector<NodeAnswer>& answers, const Site& sit
   }
   if (any) {
     compare_with_peers(&report, site);
-    compare_with_history(&report, histories(report, site.health().history()), site);
+    const auto before = histories(site.health().history(), &report);
+    compare_with_history(&report, before, site);
   }
   HealthVerdict verdict = PASS;
   for (NodeHealth& node : *report.mutable_node()) {
@@ -141,21 +181,21 @@ HealthReport make_report(const std::vector<NodeAnswer>& answers, const Site& sit
   }
   report.set_verdict(any ? verdict : UNKNOWN);
   report.set_exit_code(!any ? 2 : is_bad(verdict) ? 1 : 0);
-  add_lists(site, &report);
-  note_common_causes(&report);
+  const CommonCauses common = find_common_causes(report);
+  add_lists(site, common, &report);
+  note(common, &report);
   return report;
 }
 
 void keep_history(HealthReport* report, const Site& site) {
   if (site.health().history().empty()) return;
-  for (const NodeHealth& node : report->node()) {
-    if (!node.has_begin()) continue;  // it did not answer
-    try {
-      add_to_history(site.health().history(), node);
-    } catch (const Error& error) {
-      return report->add_note(fmt::format("the history is not kept: {}", error.what()));
+  const auto add_all = [&] {
+    for (const NodeHealth& node : report->node()) {
+      if (node.has_begin()) add_to_history(site.health().history(), node);  // else it did not answer
     }
-  }
+    return std::string();
+  };
+  beside(site.health().history(), "kept", add_all, report);
 }
 
 }  // namespace ananke

@@ -137,8 +137,8 @@ TEST_F(WorkerFailure, ProgramThatCannotBeExecuted) {
 
 // In a process of its own: libpmix serves once.
 [[noreturn]] void look_at_threads_of_a_server() {
-  const PmixServer server(1);
   int threads = 0, safe = 0;
+  auto server = std::make_unique<PmixServer>(1);
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     if (task.path().filename() == std::to_string(getpid())) continue;
     ++threads;
@@ -150,6 +150,7 @@ TEST_F(WorkerFailure, ProgramThatCannotBeExecuted) {
       safe += static_cast<int>(blocked >> (SIGPIPE - 1) & 1);
     }
   }
+  server.reset();
   _exit(threads > 0 && safe == threads ? 0 : 1);
 }
 

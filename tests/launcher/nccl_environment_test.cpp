@@ -124,7 +124,7 @@ TEST(NcclEnvironment, FindsWhatUndoesEachOther) {
   EXPECT_NAMES(findings({{"NCCL_NET_GDR_LEVEL", "LOC"}, {"NCCL_NET_GDR_READ", "1"}}),
                "no GPU's memory is read by a NIC");
   EXPECT_EQ(findings({{"NCCL_NET_GDR_LEVEL", "2"}, {"NCCL_NET_GDR_READ", "1"}}), "");
-  EXPECT_NAMES(findings({{"NCCL_SOCKET_NTHREADS", "16"}, {"NCCL_NSOCKS_PERTHREAD", "5"}}), "these are 80 sockets");
+  EXPECT_NAMES(findings({{"NCCL_SOCKET_NTHREADS", "16"}, {"NCCL_NSOCKS_PERTHREAD", "5"}}), "these are 5 sockets for each of them");
   EXPECT_EQ(findings({{"NCCL_SOCKET_NTHREADS", "16"}, {"NCCL_NSOCKS_PERTHREAD", "4"}}), "");
   EXPECT_NAMES(findings({{"NCCL_MIN_NCHANNELS", "16"}, {"NCCL_MAX_NCHANNELS", "8"}}),
                "more than NCCL_MAX_NCHANNELS='8'");

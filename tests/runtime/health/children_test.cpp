@@ -57,7 +57,7 @@ TEST(Children, NoneLastsPastTheEnd) {
   const ChildTask sleeper{seconds(60), []() -> std::string {
                             for (;;) pause();
                           }};
-  const auto outcomes = run_children({sleeper, sleeper}, 1, in(milliseconds(50)));
+  const auto outcomes = run_children({sleeper, sleeper}, 1, in(seconds(1)));
   EXPECT_EQ(outcomes[0].end, End::late);
   EXPECT_EQ(outcomes[1].end, End::not_begun);
 }

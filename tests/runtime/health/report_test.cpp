@@ -111,7 +111,7 @@ TEST(HealthReportTest, AHistoryThatCannotBeKeptIsANote) {
   HealthReport report = make_report({answer("a", PASS)}, one, QUICK, "", {});
   keep_history(&report, one);
   ASSERT_EQ(report.note_size(), 1);
-  EXPECT_NAMES(report.note(0), "the history is not kept");
+  EXPECT_NAMES(report.note(0), " is not kept: cannot write ");
   EXPECT_EQ(report.exit_code(), 0U);
 }
 
