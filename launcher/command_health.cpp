@@ -155,9 +155,20 @@ int health(const HealthArguments& given) {
   if (given.format != "text" && given.format != "json" && given.format != "prometheus") {
     fail(ErrorKind::usage, "--format {} is none of text, json, prometheus", given.format);
   }
+  if (!given.root.empty() && given.drain) {
+    fail(ErrorKind::usage, "--drain would drain this node for what {} says of another; leave one of the two out",
+         given.root);
+  }
+  if (!given.root.empty() && !std::filesystem::is_directory(given.root)) {
+    fail(ErrorKind::usage, "--root {} is no folder; it holds the proc and sys of a node", given.root);
+  }
   const Site site = load_site(given.site);
   if (given.list) return list_checks(site);
-  const HealthReport report = ask(site, given, level);
+  HealthReport report = ask(site, given, level);
+  if (!given.root.empty()) {  // whose name is not known
+    report.clear_exclude();
+    report.clear_drain_command();
+  }
   const std::string text = given.format == "json"         ? report_json(report)
                            : given.format == "prometheus" ? report_prometheus(report)
                                                           : report_text(report);
@@ -183,7 +194,7 @@ int command_health(const Arguments& arguments) {
       "json: one line, proto/ananke/health.proto describes the fields")(
       "here", po::bool_switch(&given.here), "this node alone, also in an allocation: for a prolog")(
       "root", po::value(&given.root)->value_name("DIR"),
-      "folder with proc and sys, of another machine or a container's host")(
+      "folder with proc and sys, of another machine or a container's host: no node is then named to be left out")(
       "drain", po::bool_switch(&given.drain), "execute the commands that drain nodes with a defect")(
       "list", po::bool_switch(&given.list), "print the checks and the site's thresholds, and leave")(
       "record-gpus", po::value(&given.record)->value_name("FILE"),

@@ -110,7 +110,13 @@ void check_numbers(const TopologyArguments& given, const CommandOptions& options
 }
 
 MeshShape mesh_for(TopologyArguments& given, const Names& nodes, int ranks_per_node) {
-  const int ranks = static_cast<int>(nodes.size()) * ranks_per_node;
+  constexpr std::int64_t most_ranks = 1 << 20;
+  const std::int64_t all = static_cast<std::int64_t>(nodes.size()) * ranks_per_node;
+  if (all > most_ranks) {
+    fail(ErrorKind::usage, "topology: {} nodes of {} ranks are {} ranks; at most {} can be laid out", nodes.size(),
+         ranks_per_node, all, most_ranks);
+  }
+  const auto ranks = static_cast<int>(all);
   if (given.job.empty()) return mesh_of_options(given, ranks);
   given.job_options.file = given.job;
   return mesh_of(load_job(given.job_options).job.mesh());

@@ -1,5 +1,6 @@
 // InfiniBand ports, their counters, and the interface of the site's profile, from /sys.
 #include <algorithm>
+#include <cmath>
 
 #include "ananke/site.pb.h"
 #include "plugins/node_checks/node_checks.h"
@@ -33,7 +34,7 @@ std::vector<Port> ports_of(const CheckContext& context, Findings& found) {
 // "200 Gb/sec (2X NDR)".
 std::optional<double> rate_of(const std::string& text) {
   double rate = 0;
-  if (std::sscanf(text.c_str(), "%lf Gb/sec", &rate) != 1) return std::nullopt;
+  if (std::sscanf(text.c_str(), "%lf Gb/sec", &rate) != 1 || !std::isfinite(rate) || rate < 0) return std::nullopt;
   return rate;
 }
 

@@ -45,6 +45,27 @@ bool is_stale(std::string_view name, std::string_view mark) {
   return error == std::errc() && rest == end && process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
 }
 
+// A device or a pipe is no file to be replaced: it would be gone.
+void refuse_special(const std::filesystem::path& name) {
+  std::error_code ignored;
+  const auto kind = std::filesystem::symlink_status(name, ignored).type();
+  using Type = std::filesystem::file_type;
+  if (kind != Type::block && kind != Type::character && kind != Type::fifo && kind != Type::socket) return;
+  fail(ErrorKind::resource, "cannot write {}: it is a device, a pipe or a socket; give the name of a file",
+       name.string());
+}
+
+// What a symbolic link leads to is replaced, not the link.
+std::filesystem::path behind_links(std::filesystem::path name) {
+  std::error_code problem;
+  if (std::filesystem::is_symlink(name, problem)) {
+    std::filesystem::path target = std::filesystem::weakly_canonical(name, problem);
+    if (!problem) name = std::move(target);
+  }
+  refuse_special(name);
+  return name;
+}
+
 }  // namespace
 
 std::filesystem::path partial_name(const std::filesystem::path& final_name) {
@@ -70,6 +91,7 @@ void remove_stale_partials(const std::filesystem::path& final_name) noexcept try
 }
 
 void commit_file(const std::filesystem::path& partial, const std::filesystem::path& final_name) {
+  refuse_special(final_name);
   sync_path(partial);
   if (std::rename(partial.c_str(), final_name.c_str()) != 0) {
     fail(ErrorKind::resource, "cannot rename {} to {}: {}", partial.string(), final_name.string(),
@@ -80,7 +102,7 @@ void commit_file(const std::filesystem::path& partial, const std::filesystem::pa
 }
 
 ReplacedFile::ReplacedFile(std::filesystem::path final_name)
-    : final_(std::move(final_name)), partial_(partial_name(final_)) {}
+    : final_(behind_links(std::move(final_name))), partial_(partial_name(final_)) {}
 
 ReplacedFile::~ReplacedFile() {
   if (!committed_) ::unlink(partial_.c_str());

@@ -28,7 +28,12 @@ namespace fs = std::filesystem;
 class MeetingFolder {
  public:
   MeetingFolder() {
-    std::string pattern = (fs::temp_directory_path() / "ananke-ranks-XXXXXX").string();
+    std::error_code problem;
+    std::string pattern = (fs::temp_directory_path(problem) / "ananke-ranks-XXXXXX").string();
+    if (problem) {
+      fail(ErrorKind::resource, "no folder for ranks to meet in: {}; set TMPDIR to a folder that is there",
+           problem.message());
+    }
     if (!::mkdtemp(pattern.data())) {
       fail(ErrorKind::resource, "cannot make a folder {} for ranks to meet: {}; set TMPDIR", pattern,
            std::strerror(errno));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -140,13 +141,20 @@ std::map<std::string, std::vector<NodeHealth>> histories(const std::string& fold
   return found;
 }
 
+// A shell takes it for one word.
+bool is_plain(const std::string& name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+}
+
 void add_lists(const Site& site, const CommonCauses& common, HealthReport* report) {
   for (const NodeHealth& node : report->node()) {
     if (is_bad(node.verdict())) {
       report->set_exclude(report->exclude() + (report->exclude().empty() ? "" : ",") + node.node());
     }
     const std::string reason = drain_reason(node, common);
-    if (node.verdict() != FAIL || reason.empty()) continue;
+    if (node.verdict() != FAIL || reason.empty() || !is_plain(node.node())) continue;
     report->add_drain_command(
         replaced(replaced(site.health().drain_command(), "%h", node.node()), "%r", quoted(reason)));
   }

@@ -49,6 +49,7 @@ TEST(TopologyCommand, RefusesWhatCannotBe) {
       EXPECT_ERROR(run({"--nodes", "2", option, value}), ErrorKind::usage, option);
     }
   }
+  EXPECT_ERROR(run({"--nodes", "4097", "--ranks-per-node", "1048576"}), ErrorKind::usage, "are 4296015872 ranks");
   EXPECT_ERROR(run({"--nodes", "2", "--expert", "3"}), ErrorKind::usage, "2 ranks do not make up", "axis of 3");
   EXPECT_ERROR(run({"--nodes", "2", "--replicate", "4"}), ErrorKind::usage, "replicate 4");
   EXPECT_ERROR(run({"--nodes", "2", "--shard", "4"}), ErrorKind::usage, "shard 4");
