@@ -11,7 +11,7 @@ namespace ananke::cuda {
 // Whose products: those of sm90/ wherever they take a call's matrices, or cuBLASLt's.
 enum class GroupedKernels { sm90, cublaslt };
 
-// Kernels of sm90/ take bf16 matrices with sizes and strides that are multiples of 8, and where dx is asked for, those
+// Kernels of sm90/ take bf16 matrices with sizes and strides that are multiples of 8, and in the backward pass those
 // whose up lies right behind their gate: all groups at once, offsets stay on the device. The rest are products of
 // cuBLASLt, group by group, so a call whose caller does not know the offsets reads them on the host: the one exception
 // to the rule that operators read nothing there (offset_reader.h counts it). Several groups at a time on streams beside
