@@ -49,17 +49,20 @@ class Sensors : public ::testing::Test {
     }
     return site;
   }
+  CheckContext context_of(const CheckSet::Entry& entry, const std::filesystem::path& root, const NodeGpus& gpus) const {
+    return {site,
+            QUICK,
+            root,
+            "n1",
+            Machine::user,
+            Machine::process,
+            gpus,
+            nullptr,
+            entry.spec.thresholds,
+            entry.spec.deadline};
+  }
   HealthVerdict run(const CheckSet::Entry& entry, const NodeGpus& gpus) const {
-    const CheckContext context{site,
-                               QUICK,
-                               machine.root(),
-                               "n1",
-                               Machine::user,
-                               Machine::process,
-                               gpus,
-                               nullptr,
-                               entry.spec.thresholds,
-                               entry.spec.deadline};
+    const CheckContext context = context_of(entry, machine.root(), gpus);
     return entry.check->run(entry.spec.id, context).verdict();
   }
   HealthVerdict run(const CheckSet::Entry& entry) const { return run(entry, read_node_gpus(machine.root())); }
@@ -94,16 +97,7 @@ TEST_F(Sensors, NoCheckPassesWhereThereIsNothing) {
   const TemporaryFolder empty;
   for (const CheckSet::Entry& entry : checks.entries()) {
     const NodeGpus gpus = read_node_gpus(empty.path());
-    const CheckContext context{site,
-                               QUICK,
-                               empty.path(),
-                               "n1",
-                               Machine::user,
-                               Machine::process,
-                               gpus,
-                               nullptr,
-                               entry.spec.thresholds,
-                               entry.spec.deadline};
+    const CheckContext context = context_of(entry, empty.path(), gpus);
     const HealthVerdict verdict = entry.check->run(entry.spec.id, context).verdict();
     EXPECT_TRUE(verdict == UNKNOWN || verdict == FAIL) << entry.spec.id << ' ' << HealthVerdict_Name(verdict);
   }
