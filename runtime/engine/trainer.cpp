@@ -36,25 +36,6 @@ std::unique_ptr<Batches> training_batches(Engine& engine, const Job& job) {
   return training_batches(job, engine.context().rank, engine.context().mesh.ranks());
 }
 
-MatrixWork make_matrix_work(const Engine& engine, const std::vector<std::string>& optimizer_names) {
-  const RoleContext& context = engine.context();
-  const MeshCoordinates at = coordinates(context.mesh, context.rank);
-  // Of the first replica; others own the same.
-  std::vector<std::vector<Fragment>> fragments;
-  for (int rank = 0; rank < context.mesh.shard; ++rank) fragments.push_back(engine.placement().fragments(rank));
-  const MatrixUpdates& options = context.job.matrix_updates();
-  return {engine.table(),
-          optimizer_names,
-          engine.optimizers(),
-          fragments,
-          {.replicas = context.mesh.replicate,
-           .replica = at.replicate,
-           .rank = at.shard,
-           .bucket_bytes = parse_bytes(options.bucket()),
-           .resident_bytes = parse_bytes(options.resident_bucket()),
-           .share_replicas = options.share_replicas()}};
-}
-
 // Who updates whole matrices, in one line; nothing where no optimizer asks for them.
 std::string describe(const MatrixWork& work) {
   if (work.assignments().empty()) return "";
@@ -79,6 +60,33 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 }
 
 }  // namespace
+
+MatrixWork make_matrix_work(const Engine& engine, const std::vector<std::string>& optimizer_names) {
+  const RoleContext& context = engine.context();
+  const MeshCoordinates at = coordinates(context.mesh, context.rank);
+  // Of the first replica; others own the same.
+  std::vector<std::vector<Fragment>> fragments;
+  for (int rank = 0; rank < context.mesh.shard; ++rank) fragments.push_back(engine.placement().fragments(rank));
+  const MatrixUpdates& options = context.job.matrix_updates();
+  std::uint64_t resident_bytes = parse_bytes(options.resident_bucket());
+  for (int unit = 0; unit < std::ssize(engine.table().units()); ++unit) {
+    // The link has work while a round is transformed as long as the buffers hold what the next one needs: 12 bytes an
+    // element, of which a round has 4, in three buffers.
+    if (engine.place_of(unit) == Place::host) {
+      resident_bytes = std::min(resident_bytes, parse_bytes(context.job.host_updates().bucket()));
+    }
+  }
+  return {engine.table(),
+          optimizer_names,
+          engine.optimizers(),
+          fragments,
+          {.replicas = context.mesh.replicate,
+           .replica = at.replicate,
+           .rank = at.shard,
+           .bucket_bytes = parse_bytes(options.bucket()),
+           .resident_bytes = resident_bytes,
+           .share_replicas = options.share_replicas()}};
+}
 
 PassLimits pass_limits(const Job& job) {
   const Training& training = job.training();

@@ -106,4 +106,7 @@ class Trainer {
 // Sizes of a job's passes, as plan() and start() use them.
 PassLimits pass_limits(const Job& job);
 
+// Who updates which whole matrices, and in which rounds: the same on every rank. `optimizer_names`: of each parameter.
+MatrixWork make_matrix_work(const Engine& engine, const std::vector<std::string>& optimizer_names);
+
 }  // namespace ananke

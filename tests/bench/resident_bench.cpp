@@ -1,14 +1,16 @@
 // The optimizer's step with state in host memory, against what bounds it: the bytes that travel at the rate of the
 // link, and what is computed. Prints the arithmetic. One GPU, or none.
-//   resident_bench JOB [PATH=VALUE...]   e.g. site/local/jobs/w2_resident.textproto model.num_experts=24
+//   resident_bench [--host-alone] JOB [PATH=VALUE...]   e.g. site/local/jobs/w2_resident.textproto model.num_experts=24
 // The same job is measured with residence HOST and DEVICE, with its optimizers and with AdamW alone; then on the host
-// backend, with 8 experts and one layer, from which the time of the whole is reckoned by cost.
+// backend, with two experts, eight heads and one layer, from which the time of the whole is reckoned by cost.
+// --host-alone: residence HOST with the job's optimizers, nothing else.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "ananke/job.pb.h"
@@ -50,7 +52,7 @@ class Clock {
   }
   template <class Work>
   double median(int times, Work work) {
-    work();  // warm
+    if (times > 1) work();  // warm
     std::vector<double> all;
     for (int i = 0; i < times; ++i) all.push_back(seconds(work));
     std::ranges::nth_element(all, all.begin() + std::ssize(all) / 2);
@@ -63,15 +65,6 @@ class Clock {
   }
   Device& device_;
 };
-
-MatrixWork matrix_work(Engine& engine, const std::vector<std::string>& chosen) {
-  const std::vector<std::vector<Fragment>> fragments = {engine.owned()};
-  return {engine.table(),
-          chosen,
-          engine.optimizers(),
-          fragments,
-          {.bucket_bytes = parse_bytes(engine.context().job.matrix_updates().bucket())}};
-}
 
 // Large copies of pinned memory, one each way, at once.
 void measure_link(Device& device, Clock& clock, Measured& measured) {
@@ -151,7 +144,7 @@ Measured measure_engine(Engine& engine) {
     device.copy(engine.compute(), one.gradient.data, one.weight.data, one.weight.bytes());
   }
   const std::vector<std::string> chosen = optimizer_of_each(job, engine.table());
-  const MatrixWork work = matrix_work(engine, chosen);
+  const MatrixWork work = make_matrix_work(engine, chosen);
   OptimizerStep step(engine.table(), chosen, engine.optimizers(), work, engine.backend(), engine.shard(),
                      engine.replicate(), fragments, host_state(engine));
   StepScalars scalars(engine.backend(), engine.world());
@@ -166,8 +159,9 @@ Measured measure_engine(Engine& engine) {
   measured.out = moved(step.traffic(), Resource::device_to_host) / static_cast<double>(updates);
   for (const OwnedFragment& one : fragments) measured.elements += static_cast<double>(one.where.count);
   for (const MatrixWork::Assignment& one : work.assignments()) measured.cost += one.cost;
+  if (measured.in == 0) return measured;
   measured.transform = measure_transform(engine, work, clock, scalars.finite());
-  if (measured.in > 0) measure_link(device, clock, measured);
+  measure_link(device, clock, measured);
   return measured;
 }
 
@@ -227,7 +221,7 @@ std::filesystem::path on_processors(const std::filesystem::path& file, const std
   return to;
 }
 
-int run(const std::filesystem::path& file, const Overrides& overrides) {
+int run(const std::filesystem::path& file, const Overrides& overrides, bool host_alone) {
   const auto show = [](const std::string& text) {
     std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
@@ -238,7 +232,8 @@ int run(const std::filesystem::path& file, const Overrides& overrides) {
     return a;
   };
   const Overrides adamw = {"optimizer[0].use=adamw"};
-  const Overrides part = {"training.compute=FP32", "model.num_experts=8", "model.num_hidden_layers=1"};
+  const Overrides part = {"training.compute=FP32", "model.num_experts=2",         "model.num_experts_per_tok=2",
+                          "model.num_hidden_layers=1", "model.num_attention_heads=8", "model.num_key_value_heads=8"};
   const TemporaryFolder folder;
   const std::filesystem::path there = on_processors(file, folder / "job.textproto");
   for (const bool muon : {true, false}) {
@@ -246,6 +241,7 @@ int run(const std::filesystem::path& file, const Overrides& overrides) {
     const char* name = muon ? "Muon" : "AdamW";
     const Measured host = measure(file, overrides, with(on_host, which));
     show(report(fmt::format("{}, host", name).c_str(), host));
+    if (host_alone) return 0;
     const Measured device = measure(file, overrides, with(on_device, which));
     show(report(fmt::format("{}, device", name).c_str(), device));
     const Measured processor = measure(there, overrides, with(with(on_device, which), part));
@@ -259,12 +255,14 @@ int run(const std::filesystem::path& file, const Overrides& overrides) {
 }  // namespace ananke
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
+  const bool host_alone = argc > 1 && std::string_view(argv[1]) == "--host-alone";
+  char** arguments = argv + (host_alone ? 2 : 1);
+  if (arguments >= argv + argc) {
     std::fprintf(stderr, "resident_bench: name a job file: site/local/jobs/w2_resident.textproto [PATH=VALUE...]\n");
     return 2;
   }
   try {
-    return ananke::run(argv[1], {argv + 2, argv + argc});
+    return ananke::run(*arguments, {arguments + 1, argv + argc}, host_alone);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "resident_bench: %s\n", error.what());
     return 1;

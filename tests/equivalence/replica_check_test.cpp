@@ -23,9 +23,27 @@ Model model_with_biases() {
 }
 
 struct Held {
+  Device& device;
   std::vector<OwnedFragment> fragments;
   TensorView biases;  // f32 [layers, E]
 };
+
+// Of the device's memory, which the host may be unable to reach otherwise.
+void change_value(Device& device, const TensorView& values, std::int64_t index,
+                  const std::function<float(float)>& change) {
+  const TensorView one = values.reshaped({values.elements()}).slice(index, 1);
+  const Buffer staging = device.host_memory().allocate(sizeof(float), "test value");
+  auto* value = static_cast<float*>(staging.data());
+  device.read(one, value);
+  *value = change(*value);
+  device.copy(device.stream(Resource::compute), one.data, value, sizeof(float));
+  device.stream(Resource::compute).synchronize();
+}
+
+void flip_a_bit(const Held& held, const TensorView& values, std::int64_t index) {
+  change_value(held.device, values, index,
+               [](float value) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U); });
+}
 
 // What a check says on each rank when `change` has been at what it holds.
 std::vector<std::string> verdicts(const MeshShape& mesh, const std::function<void(int rank, Held&)>& change) {
@@ -39,7 +57,7 @@ std::vector<std::string> verdicts(const MeshShape& mesh, const std::function<voi
     for (int rank = 0; rank < mesh.ranks(); ++rank) everyone.push_back(rank);
     const auto world = backend.make_communicator("world", everyone, rendezvous);
     const auto replicate = backend.make_communicator("replicate", replicate_group(mesh, context.rank), rendezvous);
-    Held held;
+    Held held{backend.device(), {}, {}};
     std::vector<Buffer> memory;
     const auto allocate = [&](std::int64_t count) {
       memory.push_back(backend.device().memory().allocate(static_cast<std::size_t>(count) * 4, "weights"));
@@ -50,7 +68,9 @@ std::vector<std::string> verdicts(const MeshShape& mesh, const std::function<voi
     }
     held.biases = allocate(layers * experts).reshaped({layers, experts});
     initialise(backend.device(), table, held.fragments, 1, 0.1);
-    std::fill_n(held.biases.as<float>(), layers * experts, 0.25F);
+    for (std::int64_t i = 0; i < layers * experts; ++i) {
+      change_value(held.device, held.biases, i, [](float) { return 0.25F; });
+    }
     ReplicaCheck check(table, backend, *replicate, *world, held.fragments, held.biases);
     check.run(1);
     change(context.rank, held);
@@ -65,12 +85,9 @@ std::vector<std::string> verdicts(const MeshShape& mesh, const std::function<voi
   return said;
 }
 
-// Host memory: the backend's device computes in it, and nothing runs meanwhile.
-void flip_a_bit(float& value) { value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U); }
-
 TEST(ReplicaCheck, NamesTheParameterOfABitThatDiffers) {
   const auto said = verdicts({3, 1}, [](int rank, Held& held) {
-    if (rank == 1) flip_a_bit(held.fragments[4].weight.as<float>()[5]);
+    if (rank == 1) flip_a_bit(held, held.fragments[4].weight, 5);
   });
   const std::string name = ParameterTable(model_with_biases()).parameters()[4].name;
   for (const std::string& text : said) {
@@ -86,7 +103,7 @@ TEST(ReplicaCheck, NamesTheRouterWhoseBiasDiffersOnSomeRank) {
   for (const MeshShape& mesh : {MeshShape{2, 1}, MeshShape{1, 3}, MeshShape{2, 2}}) {
     SCOPED_TRACE(to_string(mesh));
     const auto said = verdicts(mesh, [](int rank, Held& held) {
-      if (rank == 1) flip_a_bit(held.biases.as<float>()[held.biases.shape[1] + 2]);
+      if (rank == 1) flip_a_bit(held, held.biases, held.biases.shape[1] + 2);
     });
     for (const std::string& text : said) {
       EXPECT_NE(text.find("step 2: 1 of the 2 routers' biases are not the same bits on all " +
@@ -100,8 +117,8 @@ TEST(ReplicaCheck, NamesTheRouterWhoseBiasDiffersOnSomeRank) {
 TEST(ReplicaCheck, NamesWeightsAndBiasesTogether) {
   const auto said = verdicts({2, 1}, [](int rank, Held& held) {
     if (rank == 0) return;
-    for (int i = 0; i < 5; ++i) flip_a_bit(held.fragments[static_cast<std::size_t>(i)].weight.as<float>()[0]);
-    for (int i = 0; i < 2; ++i) flip_a_bit(held.biases.as<float>()[i * held.biases.shape[1]]);
+    for (int i = 0; i < 5; ++i) flip_a_bit(held, held.fragments[static_cast<std::size_t>(i)].weight, 0);
+    for (int i = 0; i < 2; ++i) flip_a_bit(held, held.biases, i * held.biases.shape[1]);
   });
   for (const std::string& text : said) {
     EXPECT_NE(text.find("step 2: 5 of the"), std::string::npos) << text;
@@ -112,8 +129,9 @@ TEST(ReplicaCheck, NamesWeightsAndBiasesTogether) {
 TEST(ReplicaCheck, SaysNothingOfEqualRanksOrOfOne) {
   for (const MeshShape& mesh : {MeshShape{1, 1}, MeshShape{2, 1}, MeshShape{1, 2}}) {
     const auto said = verdicts(mesh, [](int, Held& held) {
-      for (const OwnedFragment& f : held.fragments) f.weight.as<float>()[0] += 1;
-      held.biases.as<float>()[3] += 1;
+      const auto more = [](float value) { return value + 1; };
+      for (const OwnedFragment& f : held.fragments) change_value(held.device, f.weight, 0, more);
+      change_value(held.device, held.biases, 3, more);
     });
     EXPECT_EQ(said, std::vector<std::string>(static_cast<std::size_t>(mesh.ranks())));
   }
