@@ -193,7 +193,9 @@ class Fsdp final : public Parameters {
     const UnitUse& use = find_use(item, unit);
     UnitViews views;
     if (use.needs_weights) views.weights = gatherer_ ? gatherer_->acquire(item, unit) : whole_[at(unit)];
-    if ((*schedule_)[at(item)].phase != Phase::forward) views.gradient = reducer_->acquire(unit);
+    if ((*schedule_)[at(item)].phase != Phase::forward) {
+      views.gradient = reducer_->acquire(unit, views.write_gradient);
+    }
     return views;
   }
 

@@ -68,11 +68,11 @@ void HostGradients::close(int index, bool last) {
   ++next_;
 }
 
-void HostGradients::bring_home(int unit, const TensorView& home, const std::vector<const Event*>& free) {
-  if (!at(unit).fresh) {
-    for (const Event* event : free) in_.wait(*event);
-  }
+bool HostGradients::bring_home(int unit, const TensorView& home, const std::vector<const Event*>& free) {
+  if (std::exchange(at(unit).fresh, false)) return false;
+  for (const Event* event : free) in_.wait(*event);
   if (home.elements() > 0) fetch(at(unit), home, compute_);
+  return true;
 }
 
 void HostGradients::take_from(int unit, const TensorView& home, bool last, Event& left) {

@@ -36,9 +36,10 @@ class HostGradients {
   // Of a unit that is cut: the sum so far in a buffer, to be added to by the network stream until close().
   TensorView open(int unit);
   void close(int unit, bool last);
-  // Of one that is not: the sum so far into `home`, where the compute stream adds to it. The home is free once `free`
-  // of those that shared its memory are reached; compute is ordered after them already.
-  void bring_home(int unit, const TensorView& home, const std::vector<const Event*>& free);
+  // Of one that is not: the sum so far into `home`, where the compute stream adds to it; false, and nothing done, where
+  // there is none yet. The home is free once `free` of those that shared its memory are reached; compute is ordered
+  // after them already.
+  bool bring_home(int unit, const TensorView& home, const std::vector<const Event*>& free);
   // From the network stream, which is behind what was added. `left`: when the home may be used again.
   void take_from(int unit, const TensorView& home, bool last, Event& left);
   // Gradients that nothing was added to are 0.

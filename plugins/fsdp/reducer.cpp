@@ -106,6 +106,7 @@ Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, DType 
          .bf16 = is_cut(context.placement, index, context.at) && sends_bf16(config, table_.units()[unit].kind),
          .on_host = on_host[unit],
          .own_home = own_home,
+         .written = table_.units()[unit].kind == UnitKind::experts,
          .owned = owned[unit],
          .home = own_home ? region.slice(slots_.offset[unit], place.padded()) : as_one(owned[unit]),
          .computed = device_.make_event(),
@@ -122,7 +123,7 @@ void Reducer::begin(const Schedule& schedule) {
   if (host_) host_->begin();
   for (Unit& unit : units_) {
     if (unit.on_host) continue;
-    unit.fresh = unit.owned[UnitSegment::wire].dtype != DType::f32;
+    unit.fresh = unit.own_home || unit.written;
     if (!unit.fresh) zero(unit);
   }
 }
@@ -133,20 +134,32 @@ void Reducer::zero(const Unit& unit) {
   if (owned.elements() > 0) device_.zero(unit.own_home ? network_ : compute_, owned.data, owned.bytes());
 }
 
-SegmentViews Reducer::acquire(int unit) {
-  if (at(unit).own_home && !at(unit).open) open(at(unit), unit);
-  return segments_of(at(unit).home, at(unit).place);
+SegmentViews Reducer::acquire(int index, bool& write) {
+  Unit& unit = at(index);
+  const bool empty = unit.own_home ? !unit.open && !open(unit, index) : unit.written && std::exchange(unit.fresh, false);
+  if (empty) clear(unit);
+  write = empty && unit.written;
+  return segments_of(unit.home, unit.place);
 }
 
-void Reducer::open(Unit& unit, int index) {
+bool Reducer::open(Unit& unit, int index) {
   make_room(unit, index);
   unit.open = true;
-  if (unit.on_host && unit.place.ranks == 1) {
-    std::vector<const Event*> free = {unit.reduced.get()};
-    for (const int other : slots_.overlaps[static_cast<std::size_t>(index)]) free.push_back(at(other).reduced.get());
-    host_->bring_home(index, unit.home, free);
-  } else if (unit.home.elements() > 0) {
-    device_.zero(compute_, unit.home.data, unit.home.bytes());
+  if (!unit.on_host || unit.place.ranks > 1) return false;
+  std::vector<const Event*> free = {unit.reduced.get()};
+  for (const int other : slots_.overlaps[static_cast<std::size_t>(index)]) free.push_back(at(other).reduced.get());
+  return host_->bring_home(index, unit.home, free);
+}
+
+// The home, or where it is written the padding at the segments' ends.
+void Reducer::clear(const Unit& unit) {
+  const SegmentViews segments = segments_of(unit.home, unit.place);
+  for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
+    const TensorView& segment = segments[which];
+    const std::int64_t begin = unit.written ? unit.place.segment(which).elements : 0;
+    if (begin == segment.elements()) continue;
+    const TensorView cleared = segment.slice(begin, segment.elements() - begin);
+    device_.zero(compute_, cleared.data, cleared.bytes());
   }
 }
 
@@ -221,16 +234,19 @@ void Reducer::send(Unit& unit, const SegmentViews& owned) {
   }
   const SegmentViews homes = segments_of(unit.home, unit.place);
   if (unit.bf16) send_in_chunks(unit, owned);
-  // What lands in f32 lies at the end of the range: all of it, or the fp32 segment.
+  // What lands in f32 lies at the end of the range: all of it, or the fp32 segment. The first sum lands where it stays.
   const std::int64_t begin = unit.bf16 ? unit.place.range_begin(UnitSegment::fp32) : 0;
-  const TensorView landing = landing_.slice(0, unit.place.range() - begin);
+  const bool stays = unit.fresh && owned[UnitSegment::wire].dtype == DType::f32;
+  const std::int64_t lands = unit.place.range() - begin;
+  const TensorView landing = stays ? as_one(owned).slice(begin, lands) : landing_.slice(0, lands);
   for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
     const std::int64_t range = unit.place.segment(which).range;
     if (range == 0 || (unit.bf16 && which == UnitSegment::wire)) continue;
     unit.axis->reduce_scatter(network_, homes[which], landing.slice(unit.place.range_begin(which) - begin, range));
   }
   network_.record(*unit.reduced);  // the home may be used again; landing and owner belong to the network stream
-  add_to_owner(unit, owned, begin, landing);
+  if (!stays) add_to_owner(unit, owned, begin, landing);
+  unit.fresh = false;
   unit.bytes += static_cast<std::uint64_t>(unit.place.range() * 4 - (unit.bf16 ? begin * 2 : 0)) *
                 static_cast<std::uint64_t>(unit.place.ranks - 1);
 }
@@ -277,7 +293,7 @@ void Reducer::send_in_chunks(Unit& unit, const SegmentViews& ranges) {
     unit.axis->all_to_all(network_, sent, counts_, landed, counts_);
     const TensorView here = owned.slice(begin, count);
     if (owned.dtype == DType::f32) {
-      wire_->landing_sum(network_, {landed, here, true});
+      wire_->landing_sum(network_, {landed, here, !unit.fresh});
     } else {
       const TensorView sum = landing_.slice(0, count);
       wire_->landing_sum(network_, {landed, sum, false});

@@ -1,7 +1,7 @@
 // Sums gradients at their owners.
 //
-// A whole unit's gradient has a home like its weights (slots.h), zeroed when an item first touches it and reduced when
-// the last of a run of items has. Sums are f32: over the items of a run in the home, over ranks by the reduce-scatter,
+// A whole unit's gradient has a home like its weights (slots.h), zeroed when an item first touches it (of experts, which
+// are most of a model, written by that item instead) and reduced when the last of a run of items has. Sums are f32: over the items of a run in the home, over ranks by the reduce-scatter,
 // over runs at the owner in schedule order, over replicas once, at the step's last gradient.
 // BF16_ALL_TO_ALL: instead of the reduce-scatter the wire segment goes out in chunks, rounded to bf16, and the owner
 // adds what landed from all ranks, itself included, in f32 in rank order.
@@ -44,7 +44,8 @@ class Reducer {
           std::unique_ptr<HostGradients> host, const std::vector<bool>& on_host);
   // All streams are already ordered after what used the gradients before. `schedule` outlives finish().
   void begin(const Schedule& schedule);
-  SegmentViews acquire(int unit);
+  // `write`: it holds nothing yet, and is to be written (UnitViews::write_gradient).
+  SegmentViews acquire(int unit, bool& write);
   void reduce(int item, const UnitUse& use);
   void finish();
   Traffic traffic() const;
@@ -56,22 +57,24 @@ class Reducer {
     bool bf16;  // the wire segment's all-to-all
     bool on_host;
     bool own_home;  // items add to a home of its own
+    bool written;   // who makes its gradient can write it
     SegmentViews owned;
     TensorView home;
     bool open = false;   // the home holds a sum that the owner does not have
     bool sent = false;   // the network stream may still read the home
-    bool fresh = false;  // a narrow owner's gradient is not zeroed, but written by the first sum
+    bool fresh = false;  // the owner's gradient is not zeroed, but written by the first sum, or by who makes it
     std::uint64_t bytes = 0, replica_bytes = 0;  // received, over the axis of the cut and over the replicas
     std::unique_ptr<Event> computed, reduced;
   };
   bool goes_on(int item, int unit) const;
-  void open(Unit& unit, int index);
+  bool open(Unit& unit, int index);  // there is something to add to
   void make_room(Unit& unit, int index);
   void send(Unit& unit, const SegmentViews& owned);
   void send_in_chunks(Unit& unit, const SegmentViews& owned);
   void sum_at_host(Unit& unit, int index, bool last);
   void wait_for_compute(Unit& unit);
   void zero(const Unit& unit);
+  void clear(const Unit& unit);
   void add_to_owner(Unit& unit, const SegmentViews& owned, std::int64_t begin, const TensorView& sums);
   void add_narrow(const TensorView& owned, const TensorView& sums, bool fresh);
   void sum_over_replicas(Unit& unit, const SegmentViews& owned);

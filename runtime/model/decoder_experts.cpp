@@ -129,7 +129,8 @@ void Decoder::experts_backward(Stream& stream, const Block& block, const BlockIo
                                               .saved = now.mlp,
                                               .workspace = scratch.operators,
                                               .row_weights = at.row_weights,
-                                              .d_row_weights = at.d_row_weights});
+                                              .d_row_weights = at.d_row_weights,
+                                              .overwrite = c == 0 && io.units.back().write_gradient});
     experts_.dispatch_backward_begin(stream, exchange, at);
     if (c > 0) experts_.dispatch_backward_end(stream, exchange, chunk(saved, scratch, c - 1).exchange);
   }

@@ -42,11 +42,13 @@ class GroupedMlp {
     Weights weights;
     TensorView dy;     // [R, H]; with row_weights: of row_weights[r] y[r]
     TensorView dx;     // [R, H]
-    Weights gradient;  // added to; groups without rows are not touched
+    Weights gradient;  // added to, and of groups without rows not touched; or `overwrite`
     Region saved, workspace;
     std::span<const std::int64_t> known_offsets = {};
     TensorView row_weights = {};    // f32 [R], or empty: all 1
     TensorView d_row_weights = {};  // f32 [R] = <dy[r], y[r]>, where there are row_weights
+    // The gradient holds nothing of use: it is written, with zeros for groups without rows.
+    bool overwrite = false;
   };
   virtual ~GroupedMlp() = default;
   virtual std::size_t saved(const Sizes& s) const = 0;

@@ -37,6 +37,9 @@ struct SegmentViews {
 struct UnitViews {
   SegmentViews weights;   // not given when the use does not need them
   SegmentViews gradient;  // not given in a forward-only item
+  // The gradient holds nothing yet, not even zeros, but for padding: who makes it writes it whole. Of units of experts
+  // only; others are always added to.
+  bool write_gradient = false;
 };
 
 // Of an array in which a unit's segments lie one behind the other, all f32: [place.padded() or more].
@@ -83,7 +86,7 @@ class Parameters {
   // What this rank owns, in the placement's order. Every replica holds equal values.
   virtual std::span<const OwnedFragment> fragments() = 0;
 
-  // A list of items begins; gathers may start at once. Gradients at the owner are zeroed when it has any gradient item.
+  // A list of items begins; gathers may start at once. Gradients at the owner are those of this list alone when it has any gradient item.
   // Every item acquires, reduces and releases what its UnitUses say, items in order; within an item a unit is acquired
   // when it is needed (experts after the attention of a forward) and reduced and released when it is done with (experts
   // before the attention of a backward). `schedule` must outlive finish().

@@ -142,6 +142,14 @@ bool joined(const MatrixStack& gate, const MatrixStack& up, const Sizes& n) {
          (n.groups == 1 || gate.stride == up.stride);
 }
 
+// Zeros in matrices of `area` f32 elements.
+void clear(cudaStream_t stream, std::int64_t groups, std::int64_t area, const MatrixStack& w) {
+  const auto bytes = static_cast<std::size_t>(area) * sizeof(float);
+  const std::size_t stride = groups == 1 ? bytes : static_cast<std::size_t>(w.stride) * sizeof(float);
+  check(cudaMemset2DAsync(w.first.data, stride, 0, bytes, static_cast<std::size_t>(groups), stream),
+        "clear the gradients of experts");
+}
+
 // One call's products by cuBLASLt, group by group, on several streams: one alone does not fill the device.
 struct LibraryGroups {
   Products& products;
@@ -189,8 +197,9 @@ struct LibraryGroups {
                         .ragged = Ragged::m});
     });
   }
-  // w[a's columns, b's columns] += a[rows]^T b[rows]
-  void add_gradient(const Rows& a, const Rows& b, const MatrixStack& w) const {
+  // w[a's columns, b's columns] = a[rows]^T b[rows], or added
+  void make_gradient(const Rows& a, const Rows& b, const MatrixStack& w, bool overwrite) const {
+    if (overwrite) clear(stream, n.groups, a.columns * b.columns, w);
     each([&](std::int64_t g, cudaStream_t on) {
       products.run(on, {.m = a.columns,
                         .n = b.columns,
@@ -229,8 +238,8 @@ struct DeviceGroups {
     products.multiply(stream, groups(), table(x), transposed ? stack(w, to, from) : stack(w, from, to), !transposed,
                       table(out));
   }
-  void add_gradient(const Rows& a, const Rows& b, const MatrixStack& w) const {
-    products.multiply_rows(stream, groups(), table(a), table(b), stack(w, a.columns, b.columns), true);
+  void make_gradient(const Rows& a, const Rows& b, const MatrixStack& w, bool overwrite) const {
+    products.multiply_rows(stream, groups(), table(a), table(b), stack(w, a.columns, b.columns), !overwrite);
   }
   // Whether the kernels take the matrices, and tables of `hidden` columns at these addresses (null: there is none). In
   // `saved` and `workspace` lies nothing that they would not take beside those.
@@ -310,12 +319,12 @@ void run_backward(const Groups& groups, const GroupedMlp::Backward& a, const Sav
     groups.apply(half_of_dboth(1), a.weights.up, false, dx, 1);
   }
   if (joined(a.gradient.gate, a.gradient.up, n)) {
-    groups.add_gradient(dboth, x, a.gradient.gate);
+    groups.make_gradient(dboth, x, a.gradient.gate, a.overwrite);
   } else {
-    groups.add_gradient(half_of_dboth(0), x, a.gradient.gate);
-    groups.add_gradient(half_of_dboth(1), x, a.gradient.up);
+    groups.make_gradient(half_of_dboth(0), x, a.gradient.gate, a.overwrite);
+    groups.make_gradient(half_of_dboth(1), x, a.gradient.up, a.overwrite);
   }
-  groups.add_gradient(dy, whole(scratch.middle, n.width), a.gradient.down);
+  groups.make_gradient(dy, whole(scratch.middle, n.width), a.gradient.down, a.overwrite);
 }
 
 }  // namespace
@@ -342,7 +351,13 @@ void CudaGroupedMlp::backward(Stream& stream, const Backward& a) {
   const DType elements = elements_of(a.x);
   const Sizes n = arguments::check(a, elements);
   const auto [saved, scratch] = Memory("grouped_mlp backward", n, elements, a.saved, a.workspace);
-  if (n.groups == 0 || n.rows == 0) return;
+  if (n.groups == 0) return;
+  if (n.rows == 0) {
+    for (const MatrixStack* stack : {&a.gradient.gate, &a.gradient.up, &a.gradient.down}) {
+      if (a.overwrite) clear(raw(stream), n.groups, n.width * n.hidden, *stack);
+    }
+    return;
+  }
   const DeviceGroups groups{grouped_products_, raw(stream), n, elements, data<const std::int32_t>(a.offsets)};
   if (kernels_ == GroupedKernels::sm90 && joined(a.weights.gate, a.weights.up, n) &&
       groups.take(a.weights, {a.x.data, a.dy.data, a.dx.data}) && groups.take(a.gradient, {})) {

@@ -165,20 +165,28 @@ void backward_weights(ThreadPool& pool, const GroupedMlp::Sizes& n, const Groupe
                       const Scratch& scratch, const std::int32_t* offsets) {
   const Tiles wide(n.width, n.hidden), tall(n.hidden, n.width);
   const std::int64_t per_group = 2 * wide.count() + tall.count();
+  const float beta = a.overwrite ? 0.0f : 1.0f;
+  const auto clear = [&](const MatrixStack& stack, std::int64_t g) {
+    std::fill_n(matrix_out(stack, g), n.width * n.hidden, 0.0f);
+  };
   pool.run(n.groups * per_group, [&](std::int64_t task, int) {
     const std::int64_t g = task / per_group, tile = task % per_group;
     const std::int64_t begin = offsets[g], rows = offsets[g + 1] - begin;
-    if (rows == 0) return;
+    if (rows == 0) {
+      if (tile > 0 || !a.overwrite) return;
+      for (const MatrixStack* stack : {&a.gradient.gate, &a.gradient.up, &a.gradient.down}) clear(*stack, g);
+      return;
+    }
     const Factor x{a.x.as<float>() + begin * n.hidden, n.hidden};
     if (tile < wide.count()) {
-      gemm_tile(wide, tile, rows, 1, {scratch.dgate + begin * n.width, n.width, true}, x, 1,
+      gemm_tile(wide, tile, rows, 1, {scratch.dgate + begin * n.width, n.width, true}, x, beta,
                 matrix_out(a.gradient.gate, g), n.hidden);
     } else if (tile < 2 * wide.count()) {
-      gemm_tile(wide, tile - wide.count(), rows, 1, {scratch.dup + begin * n.width, n.width, true}, x, 1,
+      gemm_tile(wide, tile - wide.count(), rows, 1, {scratch.dup + begin * n.width, n.width, true}, x, beta,
                 matrix_out(a.gradient.up, g), n.hidden);
     } else {
       gemm_tile(tall, tile - 2 * wide.count(), rows, 1, {a.dy.as<float>() + begin * n.hidden, n.hidden, true},
-                {scratch.middle + begin * n.width, n.width}, 1, matrix_out(a.gradient.down, g), n.width);
+                {scratch.middle + begin * n.width, n.width}, beta, matrix_out(a.gradient.down, g), n.width);
     }
   });
 }

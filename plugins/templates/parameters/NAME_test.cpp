@@ -39,7 +39,7 @@ std::map<int, float> step(PluginBench& bench, Parameters& parameters, const Sche
       if (item.phase != Phase::forward) {
         for (const TensorView& gradient : views.gradient.segments) {
           std::vector<float> values = bench.values(gradient);
-          for (float& value : values) ++value;
+          for (float& value : values) value = (views.write_gradient ? 0 : value) + 1;
           bench.write(gradient, values);
         }
         parameters.reduce(i, use.unit);

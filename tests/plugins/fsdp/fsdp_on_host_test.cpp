@@ -50,6 +50,7 @@ class Rank {
         for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
           const TensorView& gradient = views.gradient[which];
           const TensorView more = views.weights ? views.weights[which] : ones_.view(DType::f32, gradient.shape);
+          if (views.write_gradient) backend_->device().zero(compute(), gradient.data, gradient.bytes());
           if (gradient.elements() > 0) backend_->operators().elementwise->add(compute(), gradient, more, gradient);
         }
       }

@@ -150,6 +150,37 @@ TEST(Fsdp, EvaluationLeavesTheGradientsOfTheStepAlone) {
   });
 }
 
+// Of experts only, and whenever no item has made a gradient that is still there: what lay in the memory is gone.
+TEST(Fsdp, GradientsOfExpertsAreWrittenByTheirFirstItem) {
+  for (const MeshShape& mesh : {MeshShape{1, 1}, MeshShape{1, 2}}) {
+    for (const LoopOrder order : {LoopOrder::microbatch_outer, LoopOrder::layer_outer}) {
+      in_world({.model = {.layers = 3}, .mesh = mesh, .config = {}}, [&](Rank& rank) {
+        const Schedule schedule = training_schedule(rank.table, 2, order);
+        for (int step = 0; step < 2; ++step) {
+          rank.fsdp->begin(schedule);
+          for (int i = 0; i < static_cast<int>(schedule.size()); ++i) {
+            const Item& item = schedule[static_cast<std::size_t>(i)];
+            for (const UnitUse& use : item.units) {
+              const UnitViews views = rank.fsdp->acquire(i, use.unit);
+              const bool experts = rank.table.units()[static_cast<std::size_t>(use.unit)].kind == UnitKind::experts;
+              const bool reduced_before = mesh.ranks() > 1 && order == LoopOrder::microbatch_outer;
+              EXPECT_EQ(views.write_gradient,
+                        experts && item.phase != Phase::forward && (use.first_gradient || reduced_before))
+                  << to_string(mesh) << " item " << i << " unit " << use.unit;
+            }
+            for (const UnitUse& use : item.units) {
+              if (item.phase != Phase::forward) rank.fsdp->reduce(i, use.unit);
+              rank.fsdp->release(i, use.unit);
+            }
+          }
+          rank.fsdp->finish();
+        }
+        rank.compute().synchronize();
+      });
+    }
+  }
+}
+
 TEST(Fsdp, ReplicasHaveBitEqualGradients) {
   const WorldShape shape{.model = {.layers = 2}, .mesh = {3, 2}, .config = {}};
   std::mutex guard;
@@ -164,7 +195,9 @@ TEST(Fsdp, ReplicasHaveBitEqualGradients) {
         rank.compute().put([=, &rank] {  // sums of these round
           for (const TensorView& gradient : views.gradient.segments) {
             for (std::int64_t e = 0; e < gradient.elements(); ++e) {
-              gradient.as<float>()[e] += 1.0f / static_cast<float>(3 + rank.rank * 7 + i * 5 + e % 97);
+              float& sum = gradient.as<float>()[e];
+              const float more = 1.0f / static_cast<float>(3 + rank.rank * 7 + i * 5 + e % 97);
+              sum = views.write_gradient ? more : sum + more;
             }
           }
         });

@@ -143,6 +143,8 @@ struct Rank {
     const UnitViews views = fsdp->acquire(index, use.unit);
     EXPECT_EQ(static_cast<bool>(views.weights), use.needs_weights);
     EXPECT_EQ(static_cast<bool>(views.gradient), item.phase != Phase::forward);
+    const bool experts = table.units()[static_cast<std::size_t>(use.unit)].kind == UnitKind::experts;
+    EXPECT_TRUE(!views.write_gradient || (views.gradient && experts));
     for (const UnitSegment which : {UnitSegment::wire, UnitSegment::fp32}) {
       const std::int64_t padded = place(use.unit).segment(which).padded;
       EXPECT_TRUE(!views.weights || views.weights[which].elements() == padded);
@@ -157,7 +159,9 @@ struct Rank {
           wrong = fmt::format("rank {} item {}: element {} of {} is {}", rank, index, i,
                               table.parameters()[static_cast<std::size_t>(parameter)].name, weight);
         }
-        if (views.gradient) views.gradient[which].as<float>()[at] += gradient_of(parameter, i, rank, item);
+        if (!views.gradient) return;
+        float& gradient = views.gradient[which].as<float>()[at];
+        gradient = (views.write_gradient ? 0.0f : gradient) + gradient_of(parameter, i, rank, item);
       });
     });
   }

@@ -139,8 +139,9 @@ std::vector<std::vector<float>> rounding_gradients(const MeshShape& mesh, const 
         rank.compute().put([=, &rank] {
           for (int time = 0; time < 2; ++time) {  // an accumulation of more than one term
             rank.each_element(use.unit, [&](int, std::int64_t e, UnitSegment which, std::int64_t at) {
-              views.gradient[which].as<float>()[at] +=
-                  1.0f / static_cast<float>(3 + rank.rank * 7 + i * 5 + time + e % 97);
+              float& sum = views.gradient[which].as<float>()[at];
+              if (views.write_gradient && time == 0) sum = 0;
+              sum += 1.0f / static_cast<float>(3 + rank.rank * 7 + i * 5 + time + e % 97);
             });
           }
         });

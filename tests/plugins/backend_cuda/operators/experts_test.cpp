@@ -233,7 +233,7 @@ struct MlpCase {
   Ints offsets;
   bool known = false;  // to the caller
   bool apart = false;  // up's matrices do not lie behind gate's
-  bool weighted = false, made_again = false;
+  bool weighted = false, made_again = false, overwrite = false;
 };
 
 Results grouped_mlp(Bench& bench, const MlpCase& c) {
@@ -272,6 +272,7 @@ Results grouped_mlp(Bench& bench, const MlpCase& c) {
     backward.saved = bench.scratch(bench->grouped_mlp->saved(n));
     bench->grouped_mlp->forward(bench.stream(), {x, offsets, stacks(weights), {}, backward.saved, workspace, known});
   }
+  backward.overwrite = c.overwrite;
   bench->grouped_mlp->backward(bench.stream(), backward);
   return {result("d_row_weights", bench.floats(d_row_weights), 1e-5, 0.02), result("y", bench.floats(y), 1e-5, 0.02),
           result("dx", bench.floats(dx), 1e-5, 0.02), result("dweights", bench.floats(dweights), 1e-5, 0.02)};
@@ -292,6 +293,9 @@ TEST_F(CudaGroupedMlp, MatchesTheHost) {
                            {{200, 64, 128, 5}, {0, 1, 1, 64, 129, 190}, true, false, true},
                            {{333, 67, 37, 4}, {0, 127, 128, 300, 331}, false, true, true, true},
                            {{64, 32, 48, 1}, {0, 64}, true, false, false, true},
+                           {{0, 3, 4, 2}, {0, 0, 0}, false, false, false, false, true},
+                           {{333, 67, 37, 4}, {0, 127, 127, 300, 331}, false, true, true, false, true},
+                           {{200, 64, 128, 5}, {0, 1, 1, 64, 129, 190}, true, false, true, false, true},
                            {{50, 16, 24, 3}, {0, 0, 0, 0}}}) {
     compare("grouped_mlp of " + std::to_string(c.n.rows) + " rows",
             [&](Bench& bench) { return grouped_mlp(bench, c); });
@@ -305,6 +309,7 @@ const MlpCase aligned_cases[] = {{{64, 32, 48, 1}, {0, 64}},
                                  {{700, 136, 264, 6}, {0, 0, 129, 129, 320, 511, 640}},
                                  {{700, 136, 264, 6}, {0, 63, 128, 256, 321, 576, 700}, true, false, true},
                                  {{700, 136, 264, 6}, {0, 0, 0, 0, 0, 0, 700}, false, false, true, true},
+                                 {{700, 136, 264, 6}, {0, 0, 129, 129, 320, 511, 511}, false, false, true, false, true},
                                  {{700, 136, 264, 6}, {0, 127, 127, 127, 127, 127, 127}, false, false, true},
                                  {{1024, 512, 320, 3}, {0, 384, 640, 1024}, false, false, true}};
 

@@ -1,5 +1,7 @@
 // Permute and combine, grouped MLP.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "runtime/operators/reference/grouped_mlp.h"
@@ -136,12 +138,18 @@ GroupedMlp::Weights stacks(const Mlp& mlp, const Floats& memory) {
           stack(2, {mlp.n.hidden, mlp.n.width})};
 }
 
+struct Gradient {
+  float before = 0.5f;  // in it
+  bool overwrite = false;
+};
+
 // y, dx and gradients of the weights; of rows that go on with a weight each, theirs too. `again`: what backward needs
 // is made by a forward that makes no y.
-std::vector<Floats> run(Host& host, const Mlp& mlp, const Floats& weights, bool weighted = false, bool again = false) {
+std::vector<Floats> run(Host& host, const Mlp& mlp, const Floats& weights, bool weighted = false, bool again = false,
+                        const Gradient& gradient = {}) {
   const GroupedMlp::Sizes& n = mlp.n;
   const Floats x = mlp.x(), dy = mlp.dy(), row_weights = mlp.row_weights();
-  Floats y(x.size(), 42.0f), dx(x.size(), 42.0f), dw(weights.size(), 0.5f), d_row_weights(n.rows, 42.0f);
+  Floats y(x.size(), 42.0f), dx(x.size(), 42.0f), dw(weights.size(), gradient.before), d_row_weights(n.rows, 42.0f);
   Scratch saved(host->grouped_mlp->saved(n)), workspace(host->grouped_mlp->workspace(n)),
       other(host->grouped_mlp->workspace(n)), made_again(host->grouped_mlp->saved(n));
   const Shape rows{n.rows, n.hidden};
@@ -153,6 +161,7 @@ std::vector<Floats> run(Host& host, const Mlp& mlp, const Floats& weights, bool 
   GroupedMlp::Backward backward{view(x, rows),  offsets,         stacks(mlp, weights), view(dy, rows),
                                 view(dx, rows), stacks(mlp, dw), saved.region(),       other.region()};
   if (again) backward.saved = made_again.region();
+  backward.overwrite = gradient.overwrite;
   if (weighted) {
     backward.row_weights = view(row_weights, {n.rows});
     backward.d_row_weights = view(d_row_weights, {n.rows});
@@ -194,6 +203,21 @@ TEST(HostGroupedMlp, MatchesTheReferenceAndLeavesRowsAndGroupsOutOfUseAlone) {
     compare_mlp(mlp, false);
     compare_mlp(mlp, true);
     if (testing::Test::HasFatalFailure()) FAIL() << mlp.n.rows << " rows, " << mlp.n.groups << " groups";
+  }
+}
+
+// As if it had been zeroed, of groups without rows too; what lies between the experts stays.
+TEST(HostGroupedMlp, WritesAGradientThatHoldsNothingYet) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Mlp& mlp : {Mlp{{0, 3, 5, 1}, {0, 0}}, Mlp{{7, 3, 5, 2}, {0, 0, 0}}, Mlp{{9, 5, 7, 4}, {0, 0, 3, 3, 8}},
+                         Mlp{{700, 13, 11, 3}, {0, 300, 301, 690}}, Mlp{{300, 130, 67, 2}, {0, 0, 300}}}) {
+    Host host;
+    const Floats added = run(host, mlp, mlp.weights(), true, false, {0.0f, false})[2],
+                 written = run(host, mlp, mlp.weights(), true, false, {nan, true})[2];
+    for (std::size_t i = 0; i < added.size(); ++i) {
+      const bool between = static_cast<std::int64_t>(i) % mlp.stride() >= 3 * mlp.block();
+      ASSERT_TRUE(between ? std::isnan(written[i]) : written[i] == added[i]) << i << " of " << mlp.n.rows << " rows";
+    }
   }
 }
 
