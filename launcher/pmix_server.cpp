@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -216,18 +215,10 @@ void add_process(InfoList& job, int rank, const std::string& host) {
   job.add_array(PMIX_PROC_DATA, process);
 }
 
-std::string make_folder() {
+// Sockets live there, and their paths are limited to 107 characters.
+std::string parent_folder() {
   const char* chosen = std::getenv("TMPDIR");
-  // Sockets live there, and their paths are limited to 107 characters.
-  const std::string base = chosen != nullptr && *chosen != '\0' && std::strlen(chosen) < 40 ? chosen : "/tmp";
-  std::string path = base + "/ananke-pmix.XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) {
-    fail(ErrorKind::resource,
-         "cannot make a folder for the PMIx server in {}: {}; set TMPDIR to a folder that can be "
-         "written",
-         base, std::strerror(errno));
-  }
-  return path;
+  return chosen != nullptr && *chosen != '\0' && std::strlen(chosen) < 40 ? chosen : "/tmp";
 }
 
 void start_server(const std::string& folder, const std::string& job) {
@@ -248,7 +239,9 @@ void start_server(const std::string& folder, const std::string& job) {
 
 }  // namespace
 
-PmixServer::PmixServer(int ranks) : folder_(make_folder()), job_(fmt::format("ananke.{}.{}", host_name(), getpid())) {
+PmixServer::PmixServer(int ranks)
+    : folder_(parent_folder(), "ananke-pmix", "the PMIx server"),
+      job_(fmt::format("ananke.{}.{}", host_name(), getpid())) {
   ANANKE_CHECK(!std::exchange(shared().used, true), "a second PMIx server in one process");
   const BlockedPipeSignal no_pipe_signal;
   Pipe wake(Pipe::Waits::nobody);
@@ -259,7 +252,7 @@ PmixServer::PmixServer(int ranks) : folder_(make_folder()), job_(fmt::format("an
     shared().wake = std::move(wake.write);
   }
   try {
-    start_server(folder_, job_);
+    start_server(folder_.path(), job_);
   } catch (...) {
     close();
     throw;
@@ -285,8 +278,8 @@ void PmixServer::describe_job(int ranks) {
   job.add_u32(PMIX_JOB_NUM_APPS, 1);
   job.add_bool(PMIX_SPAWNED, false);
   job.add(PMIX_JOBID, job_);
-  job.add(PMIX_TMPDIR, folder_);
-  job.add(PMIX_NSDIR, folder_);
+  job.add(PMIX_TMPDIR, folder_.path());
+  job.add(PMIX_NSDIR, folder_.path());
   job.add(PMIX_LOCAL_PEERS, peers);
   job.add_rank(PMIX_LOCALLDR, 0);
   job.add(PMIX_NODE_LIST, host);
@@ -329,8 +322,7 @@ void PmixServer::close() noexcept {
     std::lock_guard lock(shared().mutex);
     shared().wake.close();
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
+  folder_.remove();
 }
 
 std::vector<std::string> PmixServer::environment(int rank) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/scratch_folder.h"
 #include "runtime/control/socket.h"
 
 namespace ananke {
@@ -35,7 +36,7 @@ class PmixServer {
   void describe_job(int ranks);
   void close() noexcept;
 
-  std::string folder_;  // the library's sockets and files; removed with the server
+  ScratchFolder folder_;  // the library's sockets and files; removed with the server
   std::string job_;     // namespace
   Descriptor wake_read_;
 };

@@ -13,10 +13,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <thread>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/scratch_folder.h"
 #include "runtime/comm/folder_rendezvous.h"
 
 namespace ananke {
@@ -27,34 +27,50 @@ namespace fs = std::filesystem;
 // Where the ranks meet, and where one that fails leaves its error.
 class MeetingFolder {
  public:
-  MeetingFolder() {
-    std::error_code problem;
-    std::string pattern = (fs::temp_directory_path(problem) / "ananke-ranks-XXXXXX").string();
-    if (problem) {
-      fail(ErrorKind::resource, "no folder for ranks to meet in: {}; set TMPDIR to a folder that is there",
-           problem.message());
-    }
-    if (!::mkdtemp(pattern.data())) {
-      fail(ErrorKind::resource, "cannot make a folder {} for ranks to meet: {}; set TMPDIR", pattern,
-           std::strerror(errno));
-    }
-    path_ = pattern;
-  }
-  ~MeetingFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  MeetingFolder(const MeetingFolder&) = delete;
-  MeetingFolder& operator=(const MeetingFolder&) = delete;
-  const fs::path& path() const { return path_; }
-  fs::path error_of(int rank) const { return path_ / ("error-of-rank." + std::to_string(rank)); }
+  MeetingFolder() : folder_(parent(), "ananke-ranks", "ranks to meet") {}
+  const fs::path& path() const { return folder_.path(); }
+  fs::path error_of(int rank) const { return path() / ("error-of-rank." + std::to_string(rank)); }
+  void remove() noexcept { folder_.remove(); }
 
  private:
-  fs::path path_;
+  static fs::path parent() {
+    std::error_code problem;
+    fs::path folder = fs::temp_directory_path(problem);
+    if (!problem) return folder;
+    fail(ErrorKind::resource, "no folder for ranks to meet in: {}; set TMPDIR to a folder that is there",
+         problem.message());
+  }
+  ScratchFolder folder_;
+};
+
+// Signals that ask this process to end wait while it lives: ranks and their folder shall not be left behind.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigemptyset(&held_);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction now {};
+      if (sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&held_, number);
+    }
+    pthread_sigmask(SIG_BLOCK, &held_, &before_);
+  }
+  ~HeldSignals() { release(); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+  void release() const noexcept { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  // The number of one that has come, after so long at most; 0: none.
+  int wait(std::chrono::milliseconds time) const noexcept {
+    const timespec limit{0, static_cast<long>(std::chrono::nanoseconds(time).count())};
+    return std::max(sigtimedwait(&held_, nullptr, &limit), 0);
+  }
+
+ private:
+  sigset_t held_, before_;
 };
 
 [[noreturn]] void be_rank(int rank, int ranks, std::chrono::milliseconds deadline, const MeetingFolder& folder,
-                          const std::function<void(int, Rendezvous&)>& work) noexcept {
+                          const HeldSignals& signals, const std::function<void(int, Rendezvous&)>& work) noexcept {
+  signals.release();
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank outlives who waits for it
   int code = 0;
   try {
@@ -84,7 +100,16 @@ void kill_all(std::vector<pid_t>& ranks) {
   }
 }
 
-Ended wait_for_one(std::vector<pid_t>& ranks) {
+// What the signal would have done at once, had it not been held.
+void end_by(int signal, std::vector<pid_t>& ranks, MeetingFolder& folder, const HeldSignals& signals) {
+  kill_all(ranks);
+  folder.remove();
+  ::raise(signal);
+  signals.release();
+  fail(ErrorKind::worker_failed, "ended by {}, as all ranks are", ::strsignal(signal));  // whoever catches it goes on
+}
+
+Ended wait_for_one(std::vector<pid_t>& ranks, MeetingFolder& folder, const HeldSignals& signals) {
   while (true) {
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       int status = 0;
@@ -99,7 +124,7 @@ Ended wait_for_one(std::vector<pid_t>& ranks) {
       ranks[i] = 0;
       return {static_cast<int>(i), status};
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (const int signal = signals.wait(std::chrono::milliseconds(2))) end_by(signal, ranks, folder, signals);
   }
 }
 
@@ -119,13 +144,14 @@ Ended wait_for_one(std::vector<pid_t>& ranks) {
 
 void run_rank_processes(int ranks, std::chrono::milliseconds deadline,
                         const std::function<void(int rank, Rendezvous& rendezvous)>& work) {
-  const MeetingFolder folder;
+  MeetingFolder folder;
+  const HeldSignals signals;
   std::vector<pid_t> processes;
   std::signal(SIGCHLD, SIG_DFL);  // ignored, as some supervisors leave it, nobody could be waited for
   std::fflush(nullptr);           // or every rank prints it again
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = ::fork();
-    if (process == 0) be_rank(rank, ranks, deadline, folder, work);
+    if (process == 0) be_rank(rank, ranks, deadline, folder, signals, work);
     if (process < 0) {
       const std::string why = std::strerror(errno);
       kill_all(processes);
@@ -134,7 +160,7 @@ void run_rank_processes(int ranks, std::chrono::milliseconds deadline,
     processes.push_back(process);
   }
   for (int left = ranks; left > 0; --left) {
-    const Ended ended = wait_for_one(processes);
+    const Ended ended = wait_for_one(processes, folder, signals);
     if (WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == 0) continue;
     kill_all(processes);
     throw_end_of(ended, folder);

@@ -1,12 +1,17 @@
 #include "runtime/comm/rank_processes.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 
+#include "runtime/base/descriptor.h"
 #include "runtime/base/error.h"
 #include "tests/refusal.h"
+#include "tests/temporary_folder.h"
 
 namespace ananke {
 namespace {
@@ -38,6 +43,40 @@ TEST(RankProcesses, SayWhoDidNotCome) {
   };
   EXPECT_ERROR(run_rank_processes(2, milliseconds(20), work), ErrorKind::stalled,
                "rank 0: exchange both: rank 1 did not come within 20 ms");
+}
+
+TEST(RankProcesses, LeaveNothingBehindWhenTheyAreAskedToEnd) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    const TemporaryFolder folder;
+    Pipe begun;
+    const pid_t process = fork();
+    if (process == 0) {
+      std::signal(number, SIG_DFL);  // nohup has some ignored
+      setenv("TMPDIR", folder.path().c_str(), 1);
+      const pid_t parent = getpid();
+      try {
+        run_rank_processes(2, minutes(5), [&](int rank, Rendezvous& ranks) {
+          const int members[] = {0, 1};
+          const char byte = 'b';
+          if (rank == 0 && (getppid() != parent || write(begun.write.get(), &byte, 1) != 1)) return;
+          if (rank == 0) ranks.exchange("both", members, "");
+          if (rank == 1) pause();
+        });
+      } catch (const Error&) {
+      }
+      _exit(1);
+    }
+    begun.write.close();
+    char byte = 0;
+    ASSERT_EQ(read(begun.read.get(), &byte, 1), 1);
+    EXPECT_FALSE(std::filesystem::is_empty(folder.path()));
+    ASSERT_EQ(kill(process, number), 0);
+    int status = 0;
+    ASSERT_EQ(waitpid(process, &status, 0), process);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == number) << status;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+    EXPECT_EQ(read(begun.read.get(), &byte, 1), 0) << "ranks would hold the other end";
+  }
 }
 
 TEST(RankProcesses, ExchangeAndShareNumbers) {
