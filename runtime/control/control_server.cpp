@@ -26,6 +26,7 @@ using std::chrono::seconds;
 
 constexpr int nobody = -1;
 constexpr seconds hello_deadline{10};
+constexpr int few_heartbeats = 6;
 
 struct Connection {
   Descriptor socket;
@@ -72,6 +73,9 @@ class ControlServer::Impl {
   void greet(Connection& connection, const Hello& hello, Clock::time_point now);
   void refuse(Connection& connection, const std::string& why);
   void note(int rank, const Heartbeat& heartbeat, Clock::time_point now);
+  milliseconds heartbeat_interval() const {
+    return std::clamp<milliseconds>(options.deadlines.heartbeat / few_heartbeats, milliseconds(20), seconds(1));
+  }
   std::string standstill(int rank, Clock::time_point now) const;
   void send_to_all(const ControlMessage& message);
   void answer(std::vector<ExchangeTable::Outcome> outcomes);
@@ -222,8 +226,7 @@ void ControlServer::Impl::greet(Connection& connection, const Hello& hello, Cloc
   watches_[hello.rank()] = {.heard = now, .progress = {now, now}, .connection = connection.socket.get()};
   ControlMessage message;
   message.mutable_welcome()->set_size(static_cast<unsigned>(options.size));
-  const auto interval = std::clamp<milliseconds>(options.deadlines.heartbeat / 6, milliseconds(20), seconds(1));
-  message.mutable_welcome()->set_heartbeat_ms(static_cast<std::uint64_t>(interval.count()));
+  message.mutable_welcome()->set_heartbeat_ms(static_cast<std::uint64_t>(heartbeat_interval().count()));
   send(connection, message);
   if (!stop_reason_.empty()) {
     message.mutable_stop()->set_reason(stop_reason_);
@@ -294,8 +297,10 @@ std::string ControlServer::Impl::standstill(int rank, Clock::time_point now) con
   const Progress& progress = watches_[static_cast<std::size_t>(rank)].progress;
   if (now - progress.progressed > options.deadlines.step) return seconds_text(now - progress.progressed);
   const auto limit = stalls_.limit(worker.phase);
-  // Of items only heartbeats tell.
-  if (!limit || now - progress.moved <= std::max<Clock::duration>(*limit, options.deadlines.heartbeat)) return {};
+  // Of items only heartbeats tell, of which a few may be late.
+  if (!limit || now - progress.moved <= std::max<Clock::duration>(*limit, few_heartbeats * heartbeat_interval())) {
+    return {};
+  }
   return fmt::format("{} ({} {} usually takes {} here)", seconds_text(now - progress.moved),
                      worker.phase == "evaluation" ? "an" : "a", worker.phase,
                      seconds_text(*stalls_.usual(worker.phase)));

@@ -111,6 +111,27 @@ TEST_F(ControlDeadlinesTest, TheSilentAndThoseWithoutProgressAreToldApart) {
   EXPECT_EQ(ranks_of(Kind::silent), (Ranks{2, 0, 1, 2})) << "a silence ends, and may come again";
 }
 
+// Heartbeats come every second all the same.
+TEST_F(ControlDeadlinesTest, AStandstillDoesNotWaitForALongHeartbeatDeadline) {
+  start(1, {.heartbeat = std::chrono::hours(1),
+            .step = std::chrono::hours(2),
+            .stalls = {.factor = 2, .least = milliseconds(2000), .steps = 2}});
+  join(0);
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    beat(0, step);
+    pass(milliseconds(1000));
+  }
+  for (int second = 0; second < 5; ++second) {
+    beat(0, 4);
+    pass(milliseconds(1000));
+  }
+  EXPECT_EQ(ranks_of(Kind::no_progress), Ranks{}) << "a few heartbeats may be late";
+  beat(0, 4);
+  pass(milliseconds(1001));
+  EXPECT_EQ(ranks_of(Kind::no_progress), Ranks{0});
+  EXPECT_EQ(ranks_of(Kind::silent), Ranks{});
+}
+
 TEST_F(ControlDeadlinesTest, WhoWaitsForOthersIsNotWithoutProgress) {
   start(2, {.exchange = milliseconds(1000), .step = milliseconds(600)});
   join(0, exchange("all", false));
