@@ -160,6 +160,10 @@ int command_topology(const Arguments& arguments) {
   declare(options, given);
   if (!options.read(arguments)) return 0;
   check_numbers(given, options);
+  if (given.job.empty() && options.given("set")) {
+    options.misused(
+        "--set changes a field of a job, and no JOB is given: give one, or --replicate, --shard and --expert");
+  }
   if (options.given("seed") && !options.given("nodes")) options.misused("--seed chooses among --nodes");
   const Site site = load_site(given.site);
   const Names nodes = nodes_of(given, site, options);

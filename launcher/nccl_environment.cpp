@@ -86,7 +86,12 @@ class Linter {
       }
       if (known.count(name) != 0) continue;
       const std::string nearest = nearest_name(name, known_nccl_names());
-      if (!nearest.empty()) warn(name, "NCCL has no such variable and passes it over; is {} meant?", nearest);
+      if (!nearest.empty()) {
+        warn(name, "NCCL has no such variable and passes it over; is {} meant?", nearest);
+      } else {
+        warn(name, "NCCL up to {} has no such variable; unless yours is newer, it is passed over: unset it",
+             newest_known_nccl);
+      }
     }
   }
 
@@ -99,6 +104,8 @@ class Linter {
         warn(rule.name, "that is no number, so NCCL passes it over; set {} to {}", rule.least, rule.most);
       } else if (*number < rule.least || *number > rule.most) {
         refuse(rule.name, "{}, so {} to {} are possible; correct or unset it", rule.why, rule.least, rule.most);
+      } else if (rule.power_of_two && (*number & (*number - 1)) != 0) {
+        refuse(rule.name, "{}, and this is none of them; correct or unset it", rule.why);
       }
     }
   }
@@ -197,6 +204,12 @@ class Linter {
     if (is("CUDA_DEVICE_MAX_CONNECTIONS", 1)) {
       refuse("CUDA_DEVICE_MAX_CONNECTIONS",
              "collectives and the kernels beside them would share one queue and wait for each other; unset it");
+    }
+    if (!value("NCCL_COMM_ID").empty()) {
+      refuse(
+          "NCCL_COMM_ID",
+          "all communicators would be set up at this one address, and a job has several; ranks tell each other where: "
+          "unset it");
     }
     if (is("NCCL_COMM_BLOCKING", 1)) {
       refuse("NCCL_COMM_BLOCKING", "calls into NCCL would wait for peers that are gone, past every deadline; unset it");

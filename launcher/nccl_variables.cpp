@@ -6,7 +6,7 @@
 namespace ananke {
 
 std::span<const NumberRule> number_rules() {
-  static constexpr const char* sw = "it is a switch";
+  static constexpr const char *sw = "it is a switch", *channels = "NCCL has at most 64 channels, a block for each";
   static constexpr NumberRule rules[] = {
       {"NCCL_IB_TIMEOUT", 0, 31, "it is the exponent t of 4.096 us x 2^t, a field of 5 bits of a queue pair"},
       {"NCCL_IB_RETRY_CNT", 0, 7, "it is a field of 3 bits of a queue pair"},
@@ -19,7 +19,12 @@ std::span<const NumberRule> number_rules() {
       {"NCCL_NVLS_ENABLE", 0, 2, "0 is off, 1 on, 2 as the GPUs have it"},
       {"NCCL_CROSS_NIC", 0, 2, "0 is never, 1 always, 2 where it is no slower"},
       {"NCCL_BUFFSIZE", 1, 1L << 31, "it is a number of bytes"},
-      {"NCCL_NTHREADS", 64, 512, "a block of NCCL's has 64, 128, 256 or 512 threads"},
+      {"NCCL_NTHREADS", 64, 512, "a block of NCCL's has 64, 128, 256 or 512 threads", true},
+      {"NCCL_MIN_CTAS", 1, 64, channels},
+      {"NCCL_MAX_CTAS", 1, 64, channels},
+      {"NCCL_MIN_NCHANNELS", 1, 64, channels},
+      {"NCCL_MAX_NCHANNELS", 1, 64, channels},
+      {"NCCL_CGA_CLUSTER_SIZE", 0, 8, "a cluster of NCCL's has at most 8 blocks"},
       {"NCCL_NET_GDR_READ", 0, 1, sw},
       {"NCCL_IB_DISABLE", 0, 1, sw},
       {"NCCL_P2P_DISABLE", 0, 1, sw},

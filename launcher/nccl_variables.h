@@ -10,10 +10,13 @@
 
 namespace ananke {
 
+inline constexpr const char* newest_known_nccl = "2.28";
+
 struct NumberRule {
   const char* name;
   long least, most;
   const char* why;  // what bounds it
+  bool power_of_two = false;
 };
 std::span<const NumberRule> number_rules();
 

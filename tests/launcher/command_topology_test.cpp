@@ -54,6 +54,7 @@ TEST(TopologyCommand, RefusesWhatCannotBe) {
   EXPECT_ERROR(run({"--nodes", "2", "--replicate", "4"}), ErrorKind::usage, "replicate 4");
   EXPECT_ERROR(run({"--nodes", "2", "--shard", "4"}), ErrorKind::usage, "shard 4");
   EXPECT_ERROR(run({"--nodes", "2", "job.textproto", "--expert", "2"}), ErrorKind::usage, "a job has its mesh");
+  EXPECT_ERROR(run({"--nodes", "2", "--set", "mesh.expert=2"}), ErrorKind::usage, "no JOB is given", "--expert");
   EXPECT_ERROR(run({"--nodes", "2", "--site", "jupitre"}), ErrorKind::config, "did you mean 'jupiter'?");
   EXPECT_ERROR(run({"--nodes", "6001", "--site", "jupiter"}), ErrorKind::usage, "site 'jupiter' has 6000 nodes");
 }

@@ -64,6 +64,13 @@ TEST(NcclEnvironment, KnowsWhatFieldsHold) {
            {"NCCL_NVLS_ENABLE", "3", "refused"},
            {"NCCL_CROSS_NIC", "2", ""},
            {"NCCL_IB_QPS_PER_CONNECTION", "129", "refused"},
+           {"NCCL_NTHREADS", "100", "refused: NCCL_NTHREADS='100': a block of NCCL's has 64, 128, 256 or 512 threads"},
+           {"NCCL_NTHREADS", "256", ""},
+           {"NCCL_MIN_CTAS", "-1", "refused: NCCL_MIN_CTAS='-1': NCCL has at most 64 channels"},
+           {"NCCL_MAX_CTAS", "0", "refused"},
+           {"NCCL_MAX_CTAS", "16", ""},
+           {"NCCL_COMM_ID", "10.0.0.1:4000",
+            "refused: NCCL_COMM_ID='10.0.0.1:4000': all communicators would be set up"},
            {"NCCL_IB_QPS_PER_CONNECTION", "99999999999999999999", "warning"}}) {
     const std::string found = findings({{name, value}});
     EXPECT_TRUE(*verdict == '\0' ? found.empty() : found.starts_with(verdict)) << name << "=" << value << "\n" << found;
@@ -110,10 +117,11 @@ TEST(NcclEnvironment, NamesVariablesThatNcclDoesNotRead) {
   EXPECT_NAMES(findings({{"NCCL_IB_TIMEOUTS", "20"}}),
                "NCCL has no such variable and passes it over; is NCCL_IB_TIMEOUT");
   EXPECT_NAMES(findings({{"NCCL_SOCKET_IFNAMES", "ib0"}}), "is NCCL_SOCKET_IFNAME meant?");
-  for (const char* other :
-       {"NCCL_ROOT", "NCCL_HOME", "NCCL_VERSION", "NCCL_SOMETHING_QUITE_ELSE", "NCCLX", "EBROOTNCCL"}) {
+  for (const char* other : {"NCCL_ROOT", "NCCL_HOME", "NCCL_VERSION", "NCCLX", "EBROOTNCCL"}) {
     EXPECT_EQ(findings({{other, "/usr"}}), "") << other;
   }
+  EXPECT_NAMES(findings({{"NCCL_SOMETHING_QUITE_ELSE", "1"}}),
+               "warning: NCCL_SOMETHING_QUITE_ELSE='1': NCCL up to 2.28 has no such variable");
   EXPECT_NAMES(findings({{"NCCL_IB_HCA", " mlx5_0"}}), "takes the blanks");
 }
 
