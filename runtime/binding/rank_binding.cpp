@@ -79,10 +79,14 @@ void judge_pair(const RankBinding& a, const RankBinding& b, const Binding& rules
                     a.rank, b.rank, a.node, a.device));
   }
   if (rules.own_cpus() && have_common_number(ranges_of(a.cpus), ranges_of(b.cpus))) {
-    verdict.refusals.push_back(fmt::format(
-        "ranks {} and {} on {} share CPUs ({} and {}), which binding.own_cpus of the site forbids; bind the "
-        "tasks (srun --cpu-bind=cores), or let the ranks do it (binding.cpus: NEAREST)",
-        a.rank, b.rank, a.node, a.cpus, b.cpus));
+    // Ranks that have tried themselves had too few to share out.
+    const char* advice = rules.cpus() == Binding::NEAREST
+                             ? "beside their devices are fewer CPUs than ranks, or no device is beside any in "
+                               "particular: give the tasks more CPUs (srun --cpus-per-task), or a node fewer ranks"
+                             : "bind the tasks (srun --cpu-bind=cores), or let the ranks do it (binding.cpus: NEAREST)";
+    verdict.refusals.push_back(
+        fmt::format("ranks {} and {} on {} share CPUs ({} and {}), which binding.own_cpus of the site forbids; {}",
+                    a.rank, b.rank, a.node, a.cpus, b.cpus, advice));
   }
 }
 

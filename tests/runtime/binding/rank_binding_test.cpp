@@ -72,6 +72,11 @@ TEST(JudgeBinding, TooFewCpusSharedOnesAndFarMemoryAreRefusedWhereTheSiteSaysSo)
   ranks = eight();
   ranks[2].cpus = "140-215";
   expect_in(refusal(ranks, strict()), "ranks 1 and 2 on n0 share CPUs (72-143 and 140-215)");
+  expect_in(refusal(ranks, strict()), "or let the ranks do it (binding.cpus: NEAREST)");
+  Binding nearest = strict();
+  nearest.set_cpus(Binding::NEAREST);
+  expect_in(refusal(ranks, nearest), "fewer CPUs than ranks");
+  EXPECT_EQ(refusal(ranks, nearest).find("NEAREST"), std::string::npos) << "that is what the site has";
   ranks = eight();
   ranks[7].memory = "1";
   expect_in(refusal(ranks, strict()),
