@@ -11,7 +11,7 @@ namespace ananke {
 namespace {
 
 // "Name=Value" words of a line.
-std::map<std::string, std::string> words_of(const std::string& line) {
+std::map<std::string, std::string> fields_of(const std::string& line) {
   std::map<std::string, std::string> fields;
   std::istringstream words(line);
   for (std::string word; words >> word;) {
@@ -50,7 +50,7 @@ std::map<std::string, SlurmAddress> parse_slurm_topology(std::string_view text) 
   std::string kind = "switch";
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
-    const auto fields = words_of(line);
+    const auto fields = fields_of(line);
     const auto block = fields.find("BlockName");
     const auto found = block != fields.end() ? block : fields.find("SwitchName");
     if (found == fields.end()) continue;

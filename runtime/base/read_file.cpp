@@ -8,31 +8,17 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/base/descriptor.h"
+
 namespace ananke {
 namespace {
 
-// What open() has given; -1: nothing.
-class OpenFile {
- public:
-  // Without waiting for the other end, were it a pipe.
-  explicit OpenFile(const std::filesystem::path& file)
-      : descriptor_(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~OpenFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int get() const noexcept { return descriptor_; }
-
- private:
-  const int descriptor_;
-};
-
 // The system's reason; empty where all of it is in `text`. Sizes are not asked for: the kernel's own files have none.
 std::string read_all(const std::filesystem::path& file, std::string& text) {
-  const OpenFile open(file);
+  // Without waiting for the other end, were it a pipe.
+  const Descriptor open(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (open.get() < 0 || ::fstat(open.get(), &status) != 0) return std::strerror(errno);
+  if (!open || ::fstat(open.get(), &status) != 0) return std::strerror(errno);
   if (S_ISDIR(status.st_mode)) return "it is a folder";
   if (!S_ISREG(status.st_mode)) return "it is no file";
   std::array<char, 65536> piece;
