@@ -3,7 +3,9 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <vector>
 
 #include "ananke/job.pb.h"
 #include "launcher/command.h"
@@ -12,10 +14,12 @@
 #include "launcher/slurm/job_query.h"
 #include "launcher/slurm/restarts.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/units.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/run_lock.h"
 #include "runtime/config/job.h"
+#include "runtime/engine/slow_rank.h"
 #include "runtime/telemetry/run_records.h"
 
 namespace ananke {
@@ -24,7 +28,9 @@ namespace {
 using Path = std::filesystem::path;
 constexpr std::chrono::seconds deadline{20};
 
-void print_line(const char* title, const std::string& text) { std::printf("%-12s %s\n", title, text.c_str()); }
+void print_line(const char* title, const std::string& text) {
+  std::printf("%-12s %s\n", title, printable(text).c_str());  // jobs and nodes are called as anybody likes
+}
 
 void print_job(const std::string& id, const SlurmJob& job) {
   if (!job.problem.empty()) return print_line("job", fmt::format("{}: UNKNOWN: {}", id, job.problem));
@@ -52,6 +58,32 @@ std::string age_of(const Path& file) {
   return format_duration(std::max(age.count(), 0.0)) + " ago";
 }
 
+// Who took longest for its work in most of the last steps.
+void print_slow_rank(const RunRecords& records) {
+  constexpr std::size_t window = 50, enough = 5;
+  std::map<std::uint32_t, std::vector<double>> slow;
+  std::size_t seen = 0;
+  for (auto step = records.steps.rbegin(); step != records.steps.rend() && seen < window; ++step) {
+    const WorkRecord& work = step->second.work();
+    if (!work.has_straggler()) continue;
+    ++seen;
+    if (work.straggler() >= SlowRankWatch::much) slow[work.straggler_rank()].push_back(work.straggler());
+  }
+  const auto most = std::ranges::max_element(slow, {}, [](const auto& one) { return one.second.size(); });
+  if (most == slow.end() || most->second.size() < enough || 2 * most->second.size() < seen) return;
+  auto& [rank, times] = *most;
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  std::string host;
+  for (const RunEvent& event : records.events) {
+    if (event.kind() == RunEvent::SLOW_RANK && event.rank() == rank) host = " on " + event.host();
+  }
+  print_line("slow rank",
+             fmt::format("{}{} takes {:.2f}x as long as the median rank for the same work, in {} of the last "
+                         "{} steps",
+                         rank, host, *middle, times.size(), seen));
+}
+
 void print_progress(const Path& run_dir) {
   const RunRecords records = read_run_records(run_dir);
   if (records.steps.empty()) return print_line("step", "none yet");
@@ -64,6 +96,10 @@ void print_progress(const Path& run_dir) {
   }
   print_line("step", fmt::format("{}{}, loss {:.4f}, {} tokens/s, {}", last.step(), of, last.loss(),
                                  format_count(last.tokens_per_second()), age_of(run_dir / "steps.jsonl")));
+  if (last.work().has_waiting()) {
+    print_line("waiting", fmt::format("{:.0f}% of a step, the mean of all ranks", 100 * last.work().waiting()));
+  }
+  print_slow_rank(records);
   if (!records.events.empty()) {
     const RunEvent& event = records.events.back();
     print_line("last event",

@@ -41,10 +41,7 @@ double measured_seconds(const Path& run_dir) {
   const RunRecords records = read_run_records(run_dir);
   double save = 0, step = 0;
   for (const RunEvent& event : records.events) {
-    double value = 0;
-    if (event.kind() == RunEvent::CHECKPOINT && std::sscanf(event.text().c_str(), "written in %lf s", &value) == 1) {
-      save = std::max(save, value);
-    }
+    if (event.kind() == RunEvent::CHECKPOINT) save = std::max(save, event.seconds());
   }
   for (const auto& [number, record] : records.steps) step = std::max(step, record.seconds());
   return save + step;

@@ -28,7 +28,7 @@ struct Run {
 std::string state_of(const RunRecords& records, const Path& run_dir) {
   std::optional<RunEvent::Kind> last;
   for (const RunEvent& event : records.events) {
-    if (event.kind() != RunEvent::CHECKPOINT) last = event.kind();
+    if (event.kind() != RunEvent::CHECKPOINT && event.kind() != RunEvent::SLOW_RANK) last = event.kind();
   }
   if (last == RunEvent::FINISHED) return "finished";
   if (last == RunEvent::STOP_REQUESTED) return "stopped on request";

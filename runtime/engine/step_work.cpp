@@ -18,6 +18,24 @@ std::pair<double, std::size_t> largest_of(const std::vector<double>& values) {
   return {mean > 0 ? *largest / mean : 1, static_cast<std::size_t>(largest - values.begin())};
 }
 
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Who takes longest for the same work. A rank without any has nothing to be slow at.
+void report_straggler(const std::vector<double>& seconds, const std::vector<double>& work, WorkRecord& out) {
+  std::vector<double> paces;
+  for (std::size_t rank = 0; rank < seconds.size(); ++rank) {
+    paces.push_back(work[rank] > 0 ? seconds[rank] / work[rank] : 0);
+  }
+  const auto slowest = std::max_element(paces.begin(), paces.end());
+  const double median = median_of(paces);
+  out.set_straggler(median > 0 ? *slowest / median : 1);
+  out.set_straggler_rank(static_cast<std::uint32_t>(slowest - paces.begin()));
+}
+
 }  // namespace
 
 StepWork::StepWork(const ParameterTable& table, int rank, int ranks)
@@ -76,8 +94,12 @@ void StepWork::report(std::span<const double> all, StepRecord& record) {
     out.set_slowest(slowest);
     out.set_slowest_rank(static_cast<std::uint32_t>(slowest_rank));
     out.set_slowest_work(mean > 0 ? work_before_[slowest_rank] / mean : 1);
+    report_straggler(seconds, work_before_, out);
+    const double computing = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(ranks_);
+    if (seconds_before_ > 0) out.set_waiting(std::clamp(1 - computing / seconds_before_, 0.0, 1.0));
   }
   work_before_ = std::move(work);
+  seconds_before_ = record.seconds();
 }
 
 }  // namespace ananke

@@ -22,7 +22,7 @@ class StepWork {
   // device's busy_seconds() here and in end(). Holds until the next call.
   std::span<const double> begin(const Rows& rows, std::optional<double> busy);
   void end(std::optional<double> busy);
-  // The values of all ranks, summed, into the record of the step that begin() was called for.
+  // The values of all ranks, summed, into the record of the step that begin() was called for; its `seconds` are set.
   void report(std::span<const double> all, StepRecord& record);
 
   // FLOPs of rows, forward and backward: {all but attention, attention}.
@@ -36,6 +36,7 @@ class StepWork {
   std::size_t rank_, ranks_;
   std::vector<double> mine_;         // per rank: {rest, attention, seconds of the step before}; 0 but for this rank's
   std::vector<double> work_before_;  // of each rank; empty: there was no step before
+  double seconds_before_ = 0;        // that the step before took
   std::optional<double> busy_at_begin_, seconds_;
 };
 

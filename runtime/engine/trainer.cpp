@@ -11,6 +11,7 @@
 #include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process.h"
 #include "runtime/base/units.h"
 #include "runtime/checkpoint/huggingface.h"
 #include "runtime/data/sequential_batches.h"
@@ -405,6 +406,28 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   traffic_.report(traffic(), record);
   report_offload(record);
   tell(record, [](Observer& observer, const StepRecord& r) { observer.on_step(r); });
+  tell_slow_rank(record);
+}
+
+// All ranks see the same shares of work and time, so all come here for the same rank, and it says where it is.
+void Trainer::tell_slow_rank(const StepRecord& record) {
+  const auto slow = slow_rank_.see(record);
+  if (!slow) return;
+  const bool mine = engine_.context().rank == static_cast<int>(*slow);
+  const auto hosts =
+      rendezvous_.exchange(fmt::format("slow rank of step {}", progress_.step), {}, mine ? host_name() : std::string());
+  RunEvent event;
+  event.set_kind(RunEvent::SLOW_RANK);
+  event.set_step(progress_.step);
+  event.set_rank(*slow);
+  event.set_host(hosts.at(*slow));
+  event.set_straggler(record.work().straggler());
+  event.set_text(
+      fmt::format("rank {} on {} has taken {:.2f}x as long as the median rank for the same work, in {} steps "
+                  "running; its node is slow{}",
+                  *slow, event.host(), event.straggler(), SlowRankWatch::again,
+                  job_.mesh().expert() > 1 ? ", or its experts have more to do" : ""));
+  tell(event, [](Observer& observer, const RunEvent& e) { observer.on_event(e); });
 }
 
 void Trainer::report_offload(StepRecord& record) {
@@ -480,7 +503,8 @@ void Trainer::save() {
   progress_.batches_position = rows_.position();
   state_->save(progress_, static_cast<int>(job_.checkpoint().keep_last()));
   saved_step_ = progress_.step;
-  tell_event(RunEvent::CHECKPOINT, fmt::format("written in {:.2f} s", seconds_since(begin)));
+  const double seconds = seconds_since(begin);
+  tell_event(RunEvent::CHECKPOINT, fmt::format("written in {:.2f} s", seconds), seconds);
 }
 
 template <class Record, class Call>
@@ -488,8 +512,9 @@ void Trainer::tell(const Record& record, Call call) {
   if (engine_.context().rank == 0) call(observer_, record);
 }
 
-void Trainer::tell_event(int kind, std::string text) {
+void Trainer::tell_event(int kind, std::string text, std::optional<double> seconds) {
   RunEvent event;
+  if (seconds) event.set_seconds(*seconds);
   event.set_kind(static_cast<RunEvent::Kind>(kind));
   event.set_step(progress_.step);
   event.set_text(std::move(text));

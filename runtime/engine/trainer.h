@@ -11,6 +11,7 @@
 #include "runtime/engine/routing_tape.h"
 #include "runtime/engine/rows_ahead.h"
 #include "runtime/engine/run_control.h"
+#include "runtime/engine/slow_rank.h"
 #include "runtime/engine/state_checkpoint.h"
 #include "runtime/engine/step_tracer.h"
 #include "runtime/engine/step_work.h"
@@ -67,7 +68,8 @@ class Trainer {
   void save();
   template <class Record, class Call>
   void tell(const Record& record, Call call);
-  void tell_event(int kind, std::string text);
+  void tell_event(int kind, std::string text, std::optional<double> seconds = {});
+  void tell_slow_rank(const StepRecord& record);
 
   const Job& job_;
   Rendezvous& rendezvous_;
@@ -100,6 +102,7 @@ class Trainer {
   ActivationTraffic moved_;   // likewise
   TrafficCounter traffic_;
   StepWork work_;
+  SlowRankWatch slow_rank_;
   StepTracer tracer_;  // last: a step that an error ends is written as far as it came
 };
 

@@ -18,6 +18,7 @@ std::string describe(RunEvent::Kind kind) {
     case RunEvent::STOP_REQUESTED: return "stop requested";
     case RunEvent::FINISHED: return "finished";
     case RunEvent::FAILED: return "failed";
+    case RunEvent::SLOW_RANK: return "slow rank";
   }
   return "event";
 }
@@ -65,17 +66,22 @@ std::string work_text(const WorkRecord& work) {
 std::string ConsoleObserver::slow_text(const WorkRecord& work) {
   constexpr double much = 1.25;
   constexpr int again = 5;
-  const bool slow = work.slowest() >= much;
-  slow_steps_ = slow && slow_rank_ == work.slowest_rank() ? slow_steps_ + 1 : slow ? 1 : 0;
-  slow_rank_ = work.slowest_rank();
+  // A slow node shows in what it takes for its work, also where another rank has more to do.
+  const bool straggles = work.straggler() >= much, slow = straggles || work.slowest() >= much;
+  const std::uint32_t rank = straggles ? work.straggler_rank() : work.slowest_rank();
+  slow_steps_ = slow && slow_rank_ == rank ? slow_steps_ + 1 : slow ? 1 : 0;
+  slow_rank_ = rank;
   if (slow_steps_ < again) return "";
-  const bool explained = work.slowest_work() - 1 >= (work.slowest() - 1) / 2;
-  return fmt::format(" | rank {} computes {:.2f}x as long for {:.2f}x the work: its {}", slow_rank_, work.slowest(),
-                     work.slowest_work(), explained ? "rows" : "node is slow");
+  if (straggles) {
+    return fmt::format(" | rank {} takes {:.2f}x as long for the same work: its node is slow{}", rank, work.straggler(),
+                       experts_dealt_ ? ", or its experts have more to do" : "");
+  }
+  return fmt::format(" | rank {} computes {:.2f}x as long for {:.2f}x the work: its rows", rank, work.slowest(),
+                     work.slowest_work());
 }
 
 ConsoleObserver::ConsoleObserver(const Job& job, ConsoleSink print)
-    : total_steps_(job.training().steps()), print_(std::move(print)) {
+    : total_steps_(job.training().steps()), experts_dealt_(job.mesh().expert() > 1), print_(std::move(print)) {
   for (const HeldOut& set : job.evaluation().held_out()) name_width_ = std::max(name_width_, set.name().size());
 }
 
@@ -92,8 +98,8 @@ void ConsoleObserver::on_step(const StepRecord& record) {
   print_(fmt::format(
       "step {:>{}}/{} | loss {:.4f} | {:>5} tokens/s | gradient norm {:.3g} | lr {:.3g} | memory {} | left {}{}{}{}{}",
       record.step(), total.size(), total, record.loss(), format_count(record.tokens_per_second()),
-      record.gradient_norm(), record.learning_rate(), memory_text(record),
-      format_duration(seconds_left(record)), routing_text(record), work_text(record.work()), slow_text(record.work()),
+      record.gradient_norm(), record.learning_rate(), memory_text(record), format_duration(seconds_left(record)),
+      routing_text(record), work_text(record.work()), slow_text(record.work()),
       record.skipped() ? " | SKIPPED: not finite" : ""));
 }
 

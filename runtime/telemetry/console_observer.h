@@ -24,6 +24,7 @@ class ConsoleObserver : public Observer {
   double seconds_left(const StepRecord& record);
   std::string slow_text(const WorkRecord& work);
   std::uint64_t total_steps_;
+  bool experts_dealt_;          // work is counted by rows, and experts of some ranks may have more of them
   std::size_t name_width_ = 0;  // of the longest set's name
   ConsoleSink print_;
   std::uint64_t steps_seen_ = 0;

@@ -107,6 +107,9 @@ void prepare(Job& job, const RunRequest& request) {
     google::protobuf::io::StringOutputStream bytes(sharing->mutable_config()->mutable_value());
     google::protobuf::io::CodedOutputStream wire(&bytes);
     google::protobuf::internal::WireFormatLite::WriteString(1, "backend_host", &wire);  // SharingBackend.over
+    if (request.slow_rank >= 0) {
+      google::protobuf::internal::WireFormatLite::WriteUInt32(3, static_cast<std::uint32_t>(request.slow_rank), &wire);
+    }
   }
   if (request.uneven) {
     job.mutable_training()->set_rows_per_microbatch(1);  // the pass is told otherwise

@@ -51,6 +51,7 @@ struct RunRequest {
   bool expert_bf16 = false;    // tokens of plugin ep travel as bf16
   bool rounding = false;       // on tests/rounding_backend, which takes training.compute BF16
   bool sharing = false;        // on tests/sharing_backend over the host
+  int slow_rank = -1;          // with `sharing`: takes twice as long for its work as the others; no clock is asked
   // first_gradients() on one rank only: these rows in one microbatch, instead of the built-in batches'.
   const Rows* rows = nullptr;
 };

@@ -58,11 +58,13 @@ TEST_F(StepWorkTest, NamesTheRankWithMostToDoAndTheSlowestOfTheStepBefore) {
   const double few = 8 * token + 32 * square, many = 8 * token + 64 * square, mean = (2 * few + many) / 3;
 
   StepRecord record;
+  record.set_seconds(8);
   ranks[0].report(share(ranks, first, {1.0, 10.0, 100.0}), record);
   EXPECT_NEAR(record.work().largest(), many / mean, 1e-12);
   EXPECT_EQ(record.work().largest_rank(), 2u);
   EXPECT_NEAR(record.work().attention(), 128 * square / (24 * token + 128 * square), 1e-12);
   EXPECT_FALSE(record.work().has_slowest());
+  EXPECT_FALSE(record.work().has_straggler());
   ranks[0].end(2.0);
   ranks[1].end(14.0);
   ranks[2].end(101.0);
@@ -73,6 +75,27 @@ TEST_F(StepWorkTest, NamesTheRankWithMostToDoAndTheSlowestOfTheStepBefore) {
   EXPECT_NEAR(record.work().slowest(), 2.0, 1e-12) << "1, 4 and 1 s";
   EXPECT_EQ(record.work().slowest_rank(), 1u);
   EXPECT_NEAR(record.work().slowest_work(), few / mean, 1e-12);
+  EXPECT_NEAR(record.work().straggler(), 4.0, 1e-12) << "against the first rank, which has as much to do";
+  EXPECT_EQ(record.work().straggler_rank(), 1u);
+  EXPECT_NEAR(record.work().waiting(), 1 - 2.0 / 8, 1e-12) << "2 of 8 s in the mean";
+}
+
+// It takes as long as the mean, since it has the least to do: no comparison of times alone would find it.
+TEST_F(StepWorkTest, FindsASlowNodeBehindUnevenRows) {
+  std::vector<StepWork> ranks;
+  for (int rank = 0; rank < 3; ++rank) ranks.emplace_back(table_, rank, 3);
+  const std::vector<Rows> rows = {rows_of({{0}, {0}, {0}, {0}}), rows_of({{0}, {0}, {0}, {0}}), rows_of({{0}, {0}})};
+  StepRecord record;
+  for (int step = 0; step < 2; ++step) {
+    record.Clear();
+    ranks[0].report(share(ranks, rows, {0.0, 0.0, 0.0}), record);
+    ranks[0].end(4.1);
+    ranks[1].end(4.0);
+    ranks[2].end(4.0);
+  }
+  EXPECT_EQ(record.work().slowest_rank(), 0u);
+  EXPECT_EQ(record.work().straggler_rank(), 2u);
+  EXPECT_NEAR(record.work().straggler(), 8.0 / 4.1, 1e-9);
 }
 
 TEST_F(StepWorkTest, SaysNothingOfTimesThatSomeRankDoesNotMeasure) {

@@ -280,14 +280,17 @@ TEST(ConsoleObserverTest, NamesWhoHasMoreWorkAndWhoIsSlowTimeAndAgain) {
     work.set_slowest(slowest);
     work.set_slowest_rank(slowest_rank);
     work.set_slowest_work(slowest_work);
+    work.set_straggler(slowest / slowest_work);
+    work.set_straggler_rank(slowest_rank);
     observer.on_step(record);
     return lines.back();
   };
   EXPECT_EQ(line_of(1.2, 1.2, 1, 1).find("rank"), std::string::npos) << lines.back();
   EXPECT_NE(line_of(1.35, 1, 1, 1).find(" | rank 3 has 1.35x the work"), std::string::npos) << lines.back();
   for (int step = 1; step <= 5; ++step) {
-    const bool said = line_of(1, 1.5, 2, 1.1).find(" | rank 2 computes 1.50x as long for 1.10x the work: its node") !=
-                      std::string::npos;
+    const bool said =
+        line_of(1, 1.5, 2, 1.1).find(" | rank 2 takes 1.36x as long for the same work: its node is slow") !=
+        std::string::npos;
     EXPECT_EQ(said, step == 5) << lines.back();
   }
   EXPECT_EQ(line_of(1, 1.5, 4, 1.1).find("rank"), std::string::npos) << "another rank: " << lines.back();
