@@ -35,7 +35,7 @@ std::string lines_of(const auto& texts, const char* begin) {
 
 fs::path find_template(const std::string& site) {
   std::vector<fs::path> candidates;
-  const bool is_file = site.find('/') != std::string::npos || site.ends_with(".textproto");
+  const bool is_file = is_site_file(site);
   if (is_file) candidates.push_back(fs::path(site).parent_path() / template_name);
   for (const fs::path& folder : site_search_path()) {
     if (!is_file) candidates.push_back(folder / site / template_name);

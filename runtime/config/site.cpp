@@ -1,5 +1,6 @@
 #include "runtime/config/site.h"
 
+#include <map>
 #include <system_error>
 
 #include "runtime/base/error.h"
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path find_site(const std::string& name) {
-  if (name.find('/') != std::string::npos || name.ends_with(".textproto")) return name;
+  if (is_site_file(name)) return name;
   std::vector<std::string> known;
   const std::vector<fs::path> folders = site_search_path();
   for (const fs::path& folder : folders) {
@@ -28,6 +29,33 @@ fs::path find_site(const std::string& name) {
     }
   }
   fail(ErrorKind::config, "there is no site '{}' in {}{}", name, list_of(folders), suggestion(name, known));
+}
+
+// Of two entries for one thing only one could count.
+template <class Entries, class Key>
+void refuse_twice(const SourceText& source, const std::string& path, const Entries& entries, const Key& key) {
+  std::map<std::string, int> seen;
+  for (int i = 0; i < entries.size(); ++i) {
+    const auto [first, is_new] = seen.emplace(key(entries[i]), i);
+    if (is_new) continue;
+    fail(ErrorKind::config, "{}: {}[{}] is for '{}', as {}[{}] is: only one can count; remove one of the two",
+         locate(source, Site::descriptor(), fmt::format("{}[{}]", path, i)), path, i, first->first, path,
+         first->second);
+  }
+}
+
+void refuse_duplicates(const SourceText& source, const Site& site) {
+  const auto path = [](const auto& one) { return one.path(); };
+  const auto name = [](const auto& one) { return one.name(); };
+  refuse_twice(source, "health.file_system", site.health().file_system(), path);
+  refuse_twice(source, "health.threshold", site.health().threshold(),
+               [](const HealthThreshold& one) { return one.check() + (one.value().empty() ? "" : " ") + one.value(); });
+  refuse_twice(source, "health.skip", site.health().skip(), [](const std::string& id) { return id; });
+  refuse_twice(source, "machine.file_system", site.machine().file_system(), path);
+  refuse_twice(source, "machine.partition", site.machine().partition(), name);
+  refuse_twice(source, "environment.variable", site.environment().variable(), name);
+  refuse_twice(source, "environment.known_bad", site.environment().known_bad(),
+               [](const KnownBadValue& one) { return one.name() + "=" + one.value(); });
 }
 
 }  // namespace
@@ -42,6 +70,14 @@ std::vector<fs::path> site_search_path() {
     if (fs::is_directory(folder, error)) folders.push_back(fs::canonical(folder, error));
   }
   return folders;
+}
+
+bool is_site_file(const std::string& name) {
+  return name.find('/') != std::string::npos || name.ends_with(".textproto");
+}
+
+std::string site_from_anywhere(const std::string& name) {
+  return is_site_file(name) ? fs::absolute(name).string() : name;
 }
 
 Site load_site(const std::string& name) {
@@ -62,6 +98,7 @@ Site load_site(const std::string& name) {
            error.what());
     }
   }
+  refuse_duplicates(source, site);
   site.mutable_deadlines();
   site.mutable_memory();
   site.mutable_health();

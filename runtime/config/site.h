@@ -13,6 +13,11 @@ namespace ananke {
 // share/ananke/site of an installed one; those that exist.
 std::vector<std::filesystem::path> site_search_path();
 
+// Is it the path of a file (with a '/' or ending in .textproto), and not a site's name?
+bool is_site_file(const std::string& name);
+// As any process on any node can be told it: a path is made absolute.
+std::string site_from_anywhere(const std::string& name);
+
 // `name` is a site's name ("local"), or a path to a file (with a '/' or ending in .textproto). Defaults are written
 // out. Throws Error(config): unknown name with the nearest, or what is wrong with the file with line and column.
 Site load_site(const std::string& name);

@@ -33,6 +33,25 @@ TEST(SiteReader, NamesThePlaceOfAMistake) {
                "health.quick_deadline");
 }
 
+TEST(SiteReader, RefusesTwoEntriesForOneThing) {
+  const TemporaryFolder folder;
+  for (const char* twice :
+       {R"(health { file_system { path: "/x" } file_system { path: "/x" } })",
+        R"(health { threshold { check: "a" value: "v" } threshold { check: "a" value: "v" } })",
+        R"(health { skip: "a" skip: "a" })", R"(machine { file_system { path: "$H" } file_system { path: "$H" } })",
+        R"(machine { partition { name: "p" } partition { name: "p" } })",
+        R"(environment { variable { name: "V" } variable { name: "V" value: "1" } })",
+        R"(environment { known_bad { name: "V" why: "a" } known_bad { name: "V" why: "b" } })"}) {
+    const auto file = folder.write("s.textproto", std::string("name: \"x\"\n") + twice);
+    EXPECT_ERROR(load_site(file.string()), ErrorKind::config, "s.textproto:2:", "[1] is for '",
+                 "remove one of the two");
+  }
+  const auto other = folder.write("s.textproto", R"(name: "x" health { threshold { check: "a" value: "v" }
+      threshold { check: "a" value: "w" } threshold { check: "b" } } environment {
+      known_bad { name: "V" value: "1" why: "a" } known_bad { name: "V" value: "2" why: "b" } })");
+  EXPECT_EQ(load_site(other.string()).health().threshold_size(), 3);
+}
+
 TEST(SiteReader, ReadsTheLocalSiteWithItsDefaults) {
   const Site site = load_site("local");
   EXPECT_EQ(site.name(), "local");
