@@ -84,10 +84,6 @@ struct Heard {
   }
 };
 
-double since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 std::string why_silent(const std::vector<std::string>& words, const CommandOutput& said, milliseconds deadline) {
   if (said.late || said.too_much) return "it did not report: " + describe_failure({words[0]}, said, deadline);
   const std::string lines = last_lines_of(said.errors);

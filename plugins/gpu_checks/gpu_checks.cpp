@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/units.h"
 #include "runtime/health/findings.h"
+#include "runtime/health/gpu_reader.h"
 #include "runtime/plugin/descriptor.h"
 
 namespace ananke {
@@ -21,10 +22,7 @@ std::string entity_of(int gpu) { return fmt::format("gpu{}", gpu); }
 
 // A GPU that others use measures something else, and is no defect.
 bool is_used(const CheckContext& context, int gpu) {
-  if (gpu >= context.gpus.gpu_size()) return false;
-  const GpuFacts& facts = context.gpus.gpu(gpu);
-  const auto other = [&](const GpuProcess& process) { return static_cast<int>(process.process()) != context.process; };
-  return facts.utilization() > 0 || std::ranges::any_of(facts.process(), other);
+  return gpu < context.gpus.gpu_size() && is_used_by_others(context.gpus.gpu(gpu), context.process);
 }
 
 // How many GPUs CUDA shows; what is wrong with that is a finding.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/kernel_text.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/read_file.h"
 #include "runtime/plugin/descriptor.h"
 
@@ -42,7 +43,7 @@ std::string describe_process(const fs::path& root, unsigned process) {
   const std::optional<std::string> status = read_file(folder / "status");
   std::string text = fmt::format("process {}", process);
   if (!name && !status) return text + " (which is not to be seen from here: of another container, or gone)";
-  if (name) text += fmt::format(" ({})", *name);
+  if (name) text += fmt::format(" ({})", printable(*name));
   const auto user = status ? status->find("\nUid:") : std::string::npos;
   if (user == std::string::npos) return text;
   const auto begin = status->find_first_of("0123456789", user);
@@ -52,7 +53,7 @@ std::string describe_process(const fs::path& root, unsigned process) {
 class NodeChecks final : public Check {
  public:
   explicit NodeChecks(const RoleContext& context) {
-    for (auto* make : {memory_checks, gpu_checks, network_checks, file_checks, system_checks}) {
+    for (auto* make : {memory_checks, gpu_checks, network_checks, file_checks, quota_checks, system_checks}) {
       for (NodeCheck& check : make(context.site)) checks_.push_back(std::move(check));
     }
   }

@@ -22,6 +22,7 @@ std::vector<NodeCheck> memory_checks(const Site& site);   // memory.cpp
 std::vector<NodeCheck> gpu_checks(const Site& site);      // gpus.cpp
 std::vector<NodeCheck> network_checks(const Site& site);  // network.cpp
 std::vector<NodeCheck> file_checks(const Site& site);     // files.cpp: file systems, libraries
+std::vector<NodeCheck> quota_checks(const Site& site);    // quotas.cpp
 std::vector<NodeCheck> system_checks(const Site& site);   // system.cpp: processes, limits, clock, kernel
 
 // The file's text without blanks and line ends around it.

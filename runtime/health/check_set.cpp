@@ -16,6 +16,7 @@
 #include "runtime/health/children.h"
 #include "runtime/health/findings.h"
 #include "runtime/health/gpu_reader.h"
+#include "runtime/health/report.h"
 #include "runtime/plugin/catalog.h"
 
 namespace ananke {
@@ -25,10 +26,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds gpu_deadline{10'000};
-
-double since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // A number of the site's; nothing: "none".
 std::optional<double> limit_of(const std::string& text, const CheckSpec& spec, const CheckThreshold& threshold) {
@@ -56,7 +53,21 @@ void replace(CheckSpec& spec, const HealthThreshold& by) {
        by.value(), suggestion(by.value(), known));
 }
 
-CheckResult result_of(const CheckSet::Entry& entry, const ChildOutcome& outcome, int patience) {
+// A GPU that others keep busy may well be late, and is no defect.
+void blame_use(const CheckSet::Entry& entry, const NodeGpus& gpus, int process, CheckResult& result) {
+  if (result.verdict() != FAIL || std::ranges::find(entry.spec.sensors, "gpus") == entry.spec.sensors.end()) return;
+  std::string used;
+  for (const GpuFacts& gpu : gpus.gpu()) {
+    if (is_used_by_others(gpu, process)) used += fmt::format("{}{}", used.empty() ? "" : ", ", gpu.index());
+  }
+  if (used.empty()) return;
+  result.set_cause(IN_USE);
+  result.set_reason(fmt::format("{}; others use GPUs {} (gpu.use)", result.reason(), used));
+  result.set_advice("wait, or end what uses them");
+}
+
+CheckResult result_of(const CheckSet::Entry& entry, const ChildOutcome& outcome, int patience, const NodeGpus& gpus,
+                      int process) {
   using End = ChildOutcome::End;
   CheckResult result;
   // Cut short by the end of all time, it has not shown that it hangs.
@@ -76,6 +87,7 @@ CheckResult result_of(const CheckSet::Entry& entry, const ChildOutcome& outcome,
       result.set_verdict(hangs ? entry.spec.when_late : UNKNOWN);
       result.set_reason(fmt::format("no answer within {}{}", format_duration(outcome.seconds),
                                     hangs ? "" : ", when the time for all checks was over"));
+      blame_use(entry, gpus, process, result);
       break;
     case End::not_begun:
       result.set_reason(outcome.output.empty() ? "there was no time left for it" : outcome.output);
@@ -124,6 +136,7 @@ CheckSet::CheckSet(Site site, const std::vector<std::filesystem::path>& folders)
     add_problem("plugin." + plugin.name, left_out ? SKIPPED : UNKNOWN, plugin.reason);
   }
   take_thresholds();
+  look_at_skipped();
 }
 
 CheckSet::~CheckSet() = default;
@@ -184,6 +197,20 @@ void CheckSet::take_thresholds() {
   }
 }
 
+// A misspelt id would be made all the same. Those of a plugin that could not be loaded nobody knows.
+void CheckSet::look_at_skipped() {
+  const auto is_plugin = [](const CheckResult& problem) { return problem.id().starts_with("plugin."); };
+  if (std::ranges::any_of(problems_, is_plugin)) return;
+  std::vector<std::string> known;
+  for (const Entry& entry : entries_) known.push_back(entry.spec.id);
+  for (const std::string& id : site_.health().skip()) {
+    if (std::ranges::find(known, id) != known.end() || id.starts_with("plugin.") || id.starts_with("site.")) continue;
+    add_problem(
+        "site." + id, WARN,
+        fmt::format("the site skips '{}' (health.skip), and no plugin has such a check{}", id, suggestion(id, known)));
+  }
+}
+
 NodeHealth CheckSet::run(const CheckOptions& options) const {
   const milliseconds limit =
       parse_duration(options.level == QUICK ? site_.health().quick_deadline() : site_.health().full_deadline());
@@ -214,7 +241,7 @@ NodeHealth CheckSet::run(const CheckOptions& options) const {
     }
     const auto outcomes = run_children(tasks, quick ? options.parallel : 1, until);
     for (std::size_t i = 0; i < which.size(); ++i) {
-      results[which[i]] = result_of(entries_[which[i]], outcomes[i], options.patience);
+      results[which[i]] = result_of(entries_[which[i]], outcomes[i], options.patience, gpus, process);
     }
   }
   for (std::size_t i = 0; i < entries_.size(); ++i) {

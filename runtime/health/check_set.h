@@ -52,6 +52,7 @@ class CheckSet {
  private:
   void load(const std::filesystem::path& file, const std::string& name, const std::string& needs);
   void take_thresholds();
+  void look_at_skipped();
   void add_problem(const std::string& id, HealthVerdict verdict, const std::string& reason);
 
   const Site site_;

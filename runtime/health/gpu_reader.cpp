@@ -2,6 +2,8 @@
 
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 #include "runtime/base/kernel_text.h"
 #include "runtime/base/read_file.h"
@@ -197,6 +199,11 @@ NodeGpus read_node_gpus(const std::filesystem::path& root) {
     gpus.set_problem(file.string() + " is no record of GPUs");
   }
   return gpus;
+}
+
+bool is_used_by_others(const GpuFacts& gpu, int own) {
+  const auto other = [&](const GpuProcess& process) { return static_cast<int>(process.process()) != own; };
+  return gpu.utilization() > 0 || std::ranges::any_of(gpu.process(), other);
 }
 
 std::string to_recorded_text(const NodeGpus& gpus) {

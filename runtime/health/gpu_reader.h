@@ -12,6 +12,9 @@ namespace ananke {
 // NodeGpus). NVML may hang where a GPU does: for a process of its own.
 NodeGpus read_node_gpus(const std::filesystem::path& root);
 
+// Does another process than `own` use it, also one that cannot be seen from here?
+bool is_used_by_others(const GpuFacts& gpu, int own);
+
 // As the file of a recorded root.
 std::string to_recorded_text(const NodeGpus& gpus);
 

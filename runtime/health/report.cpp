@@ -13,6 +13,7 @@
 
 #include "ananke/version.h"
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/units.h"
 #include "runtime/health/check_set.h"
 #include "runtime/health/children.h"
@@ -67,6 +68,7 @@ std::string drain_reason(const NodeHealth& node, const CommonCauses& common) {
     if (check.verdict() != FAIL || check.cause() != DEFECT || common.contains(check.id())) continue;
     reason += fmt::format("{}{}: {}", reason.empty() ? "ananke: " : " | ", check.id(), check.reason());
   }
+  reason = printable(reason);
   if (reason.size() > longest_reason) reason = reason.substr(0, longest_reason - 3) + "...";
   return reason;
 }
@@ -161,6 +163,10 @@ void add_lists(const Site& site, const CommonCauses& common, HealthReport* repor
 }
 
 }  // namespace
+
+double since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 bool is_bad(HealthVerdict verdict) { return verdict == FAIL || verdict == UNKNOWN; }
 

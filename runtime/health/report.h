@@ -21,6 +21,8 @@ struct AskedAt {
   double begin = 0, end = 0;
 };
 
+double since_1970();  // this node's clock, as AskedAt and NodeHealth have it
+
 // Compares the nodes with each other, with their history and with the clock, and gives every node and the whole its
 // verdict. A node that did not answer is UNKNOWN; where none did there is no verdict (exit code 2).
 HealthReport make_report(const std::vector<NodeAnswer>& answers, const Site& site, HealthLevel level,
@@ -31,8 +33,9 @@ void keep_history(HealthReport* report, const Site& site);
 
 bool is_bad(HealthVerdict verdict);  // FAIL or UNKNOWN: a job is better off without the node
 
-// One line a node, or one a check where there is one node; the verdict; what to exclude and to drain.
-std::string report_text(const HealthReport& report);
+// One line a node, or one a check where there is one node; the verdict; what to exclude and to drain. `drains`: whoever
+// prints it drains the nodes now.
+std::string report_text(const HealthReport& report, bool drains = false);
 std::string report_json(const HealthReport& report);  // one line
 // Of the text format that Prometheus' node exporter reads from a file.
 std::string report_prometheus(const HealthReport& report);

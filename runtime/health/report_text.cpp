@@ -5,6 +5,7 @@
 #include <array>
 
 #include "runtime/base/error.h"
+#include "runtime/base/printable.h"
 #include "runtime/base/units.h"
 #include "runtime/health/findings.h"
 #include "runtime/health/report.h"
@@ -69,7 +70,7 @@ std::string node_summary(const NodeHealth& node) {
   return fmt::format("{} checks passed, {} do not apply", count_of(node, PASS), count_of(node, SKIPPED));
 }
 
-std::string report_text(const HealthReport& report) {
+std::string report_text(const HealthReport& report, bool drains) {
   std::size_t width = 4;
   for (const NodeHealth& node : report.node()) width = std::max(width, node.node().size());
   std::string text;
@@ -83,14 +84,16 @@ std::string report_text(const HealthReport& report) {
                   report.has_seconds() ? ", " + format_duration(report.seconds()) : "");
   for (const std::string& note : report.note()) text += "note: " + note + "\n";
   if (!report.exclude().empty()) text += "--exclude=" + report.exclude() + "\n";
-  if (!report.drain_command().empty()) text += "to drain nodes with a defect (not executed):\n";
+  if (!report.drain_command().empty()) {
+    text += drains ? "draining nodes with a defect:\n" : "to drain nodes with a defect (not executed):\n";
+  }
   for (const std::string& command : report.drain_command()) text += "  " + command + "\n";
   for (const NodeHealth& node : report.node()) {
     if (node.ticket().empty()) continue;
     text += "for the site's support:\n" + node.ticket();
     break;
   }
-  return text;
+  return printable(text);  // processes, files and nodes are called as anybody likes
 }
 
 std::string report_json(const HealthReport& report) {

@@ -232,6 +232,41 @@ TEST(MachinesOfOtherSites, WithoutGpusWhereNoneAreExpected) {
   EXPECT_NAMES(result_of(expected.node(0), "gpu.count").reason(), "the site has 4 GPUs a node");
 }
 
+// A GPU that somebody keeps busy may be late, and is no defect; one that nobody uses is.
+TEST(MachinesOfOtherSites, ALateCheckOfGpusThatOthersUseIsNoDefect) {
+  const CheckSet checks(load_site("jupiter"), {ANANKE_BINARY_DIR "/tests/slow_plugins"});
+  const auto late_on = [&](const std::vector<std::string>& parts) {
+    const Machine machine("gh200_healthy", parts);
+    CheckOptions options = options_for(machine);
+    options.patience = 1;
+    return result_of(checks.run(options), "gpu.slow");
+  };
+  const CheckResult idle = late_on({"jupiter"}), used = late_on({"jupiter", "gpu_in_use"});
+  EXPECT_EQ(idle.verdict(), FAIL);
+  EXPECT_EQ(idle.cause(), DEFECT) << idle.reason();
+  EXPECT_EQ(used.verdict(), FAIL);
+  EXPECT_EQ(used.cause(), IN_USE);
+  EXPECT_NAMES(used.reason(), "; others use GPUs 2 (gpu.use)");
+}
+
+TEST(MachinesOfOtherSites, AMisspeltCheckThatIsToBeLeftOutIsTold) {
+  Site site = load_site("jupiter");
+  site.mutable_health()->add_skip("gpu.cuont");
+  site.mutable_health()->add_skip("gpu.clocks");
+  const HealthReport report = health_of(Machine("gh200_healthy", {"jupiter"}), site);
+  EXPECT_EQ(result_of(report.node(0), "site.gpu.cuont").verdict(), WARN);
+  EXPECT_NAMES(result_of(report.node(0), "site.gpu.cuont").reason(), "did you mean 'gpu.count'?");
+  EXPECT_EQ(result_of(report.node(0), "gpu.clocks").verdict(), SKIPPED);
+}
+
+TEST(MachinesOfOtherSites, NamesOfProcessesCannotSteerATerminal) {
+  const Machine machine("gh200_healthy", {"jupiter", "gpu_in_use"});
+  std::ofstream(machine.root() / "proc/4711/comm") << "py\033[2Jthon\n";
+  const HealthReport report = health_of(machine, load_site("jupiter"));
+  EXPECT_NAMES(report_text(report), "process 4711 (py\\x1b[2Jthon)");
+  for (const std::string& command : report.drain_command()) EXPECT_EQ(command.find('\033'), std::string::npos);
+}
+
 TEST(MachinesOfOtherSites, FilesLeftInSharedMemory) {
   const Machine machine("gh200_healthy", {"jupiter"});
   std::ofstream(machine.root() / "dev/shm/nccl-x") << std::string(10000, 'x');

@@ -55,6 +55,8 @@ TEST(HealthReportTest, NamesWhoIsSilentAndExcludesWhoIsBad) {
   EXPECT_NAMES(text, "c     UNKNOWN  report: it did not report\n");
   EXPECT_NAMES(text, "verdict FAIL: 2 FAIL, 1 UNKNOWN, 1 PASS, level QUICK, site x, job 77\n");
   EXPECT_NAMES(text, "\n--exclude=b,c,d\n");
+  EXPECT_NAMES(text, "to drain nodes with a defect (not executed):\n  scontrol update NodeName=b");
+  EXPECT_NAMES(report_text(report, true), "draining nodes with a defect:\n  scontrol update NodeName=b");
 }
 
 TEST(HealthReportTest, OneCauseOfManyNodesIsSaidToBeOne) {
