@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cstring>
+#include <future>
 #include <map>
 #include <sstream>
 
@@ -83,10 +84,11 @@ std::vector<std::string> parse_mpi_list(std::string_view text) {
 
 SlurmTraits probe_slurm(std::chrono::milliseconds deadline) {
   SlurmTraits traits;
-  traits.version = parse_slurm_version(output_of({"srun", "--version"}, deadline));
+  auto version = std::async(std::launch::async, [&] { return output_of({"srun", "--version"}, deadline); });
   // Where the default plugin of the site cannot be loaded, even this fails unless another is named.
   const std::vector<std::string> words{"srun", "--mpi=list"};
   const CommandOutput listed = run_command(words, deadline, {{"SLURM_MPI_TYPE", "none"}});
+  traits.version = parse_slurm_version(version.get());
   traits.mpi = parse_mpi_list(listed.output + "\n" + listed.errors);
   if (listed.late || listed.code != 0) {
     traits.mpi_problem = describe_failure(words, listed, deadline);

@@ -1,6 +1,7 @@
 #include "launcher/slurm/srun_launch.h"
 
 #include <cstdlib>
+#include <future>
 
 #include "ananke/site.pb.h"
 #include "launcher/slurm/address.h"
@@ -79,6 +80,13 @@ int wanted_on_node(const Site& site, const Allocation& allocation, int ranks, in
   return ranks_per_node_with_spares(ranks, static_cast<int>(allocation.nodes.size()), spares);
 }
 
+// By which other nodes reach this one.
+std::string address_here(const Site& site, const Allocation& allocation, std::chrono::milliseconds deadline) {
+  return launcher_address({site.slurm().launcher_address(), site.network_interface()},
+                          allocation.here.empty() ? host_name() : allocation.here,
+                          std::min(deadline, std::chrono::milliseconds(5'000)));
+}
+
 }  // namespace
 
 SrunPlan plan_srun(const Site& site, const MeshShape& mesh, const SpareRequest& spares) {
@@ -88,9 +96,12 @@ SrunPlan plan_srun(const Site& site, const MeshShape& mesh, const SpareRequest& 
   SrunPlan plan;
   plan.job_id = allocation.job_id;
   plan.restarts = allocation.restarts;
+  // Each waits for somebody else: they wait together.
+  auto address = std::async(std::launch::async, [&] { return address_here(site, allocation, deadline); });
+  auto live = std::async(std::launch::async, [&] { return find_live_nodes(allocation.nodes, deadline); });
   const SlurmTraits traits = probe_slurm(deadline);
   const auto [mpi, why] = choose_mpi(traits, preferred_mpi(profile));
-  LiveNodes nodes = find_live_nodes(allocation.nodes, deadline);
+  LiveNodes nodes = live.get();
   const int wanted = wanted_on_node(site, allocation, mesh.ranks(), spares.spares);
   if (spares.spares > 0) {
     const int on_node = wanted > 0 ? wanted : allocation.tasks_per_node.value_or(1);
@@ -105,11 +116,7 @@ SrunPlan plan_srun(const Site& site, const MeshShape& mesh, const SpareRequest& 
   plan.srun.command_deadline = deadline;
   const StepLayout& layout = plan.srun.layout;
   plan.srun.one_node = layout.nodes.size() == 1 && layout.nodes.front() == allocation.here;
-  plan.srun.control_host = plan.srun.one_node
-                               ? "127.0.0.1"
-                               : launcher_address({profile.launcher_address(), site.network_interface()},
-                                                  allocation.here.empty() ? host_name() : allocation.here,
-                                                  std::min(deadline, std::chrono::milliseconds(5'000)));
+  plan.srun.control_host = plan.srun.one_node ? "127.0.0.1" : address.get();
   plan.notes.push_back(fmt::format(
       "Slurm {} ({}), job {}{}, --mpi={}: {}", traits.version.known() ? traits.version.text : "of an unknown version",
       traits.psslurm ? "psslurm" : "slurmd", allocation.job_id,

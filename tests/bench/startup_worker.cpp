@@ -3,6 +3,7 @@
 //   startup_worker PLUGIN            a worker; rank 0 prints CLOCK_MONOTONIC in ns after the all-reduce
 //   startup_worker PLUGIN RANKS DIR  the launcher
 //   startup_worker PLUGIN RANKS DIR INTERFACE  likewise by srun, in an allocation; the workers' network interface
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -14,6 +15,7 @@
 #include "launcher/command.h"
 #include "launcher/launch.h"
 #include "launcher/slurm/srun_launch.h"
+#include "runtime/base/log.h"
 #include "runtime/bootstrap/identity.h"
 #include "runtime/control/control_client.h"
 #include "runtime/device/device.h"
@@ -66,6 +68,7 @@ int work(const std::string& plugin) {
 
 int launch(const std::string& self, const std::string& plugin, int ranks, const std::string& folder,
            const std::string& interface) {
+  open_log(std::filesystem::path(folder) / "launcher.log", "launcher", LogLevel::info);
   LaunchSpec spec;
   spec.program = std::filesystem::read_symlink("/proc/self/exe").string();
   spec.arguments = {self, plugin};
@@ -79,6 +82,9 @@ int launch(const std::string& self, const std::string& plugin, int ranks, const 
     Site site;
     site.set_start(Site::SRUN);
     site.set_network_interface(interface);
+    const char* nodes = std::getenv("SLURM_JOB_NUM_NODES");
+    site.mutable_slurm()->set_ranks_per_node(
+        static_cast<unsigned>(ranks / std::max(1, std::atoi(nodes ? nodes : "1"))));
     spec.environment = {{interface_variable, interface}};
     SrunWorkers workers(spec, plan_srun(site, MeshShape{.shard = ranks}).srun);
     result = launch(spec, workers);
