@@ -27,6 +27,8 @@ struct Command {
   // Returns the exit code; may throw Error, whose kind becomes the exit code.
   int (*run)(const Arguments& arguments);
   bool hidden = false;  // not listed in --help: started by the launcher itself
+  // What it prints is beside its work, which shall not fail where nobody can take that. Of others it is the product.
+  bool console_only = false;
 };
 
 std::span<const Command> all_commands();

@@ -5,6 +5,7 @@
 #include "launcher/deadlines.h"
 #include "launcher/job_environment.h"
 #include "launcher/job_options.h"
+#include "launcher/run_plan.h"
 #include "runtime/config/site.h"
 
 namespace ananke {
@@ -13,9 +14,8 @@ int command_check(const Arguments& arguments) {
   JobArguments job;
   CommandOptions options(
       "check", "JOB [options]",
-      "Says whether a job file (*.textproto) is all right here: its fields, files, plugins and data.\n"
-      "Starts nothing and runs no plugin's code. `run --dry-run` does the same, asks the plugins too\n"
-      "and prints the plan.");
+      "Says whether a job file (*.textproto) is all right here: its fields, files and data, and what its\n"
+      "plugins say of it. Starts nothing. `run --dry-run` does the same and prints the plan.");
   job.add_to(options);
   if (!options.read(arguments)) return 0;
   job.complete(options);
@@ -24,10 +24,8 @@ int command_check(const Arguments& arguments) {
   if (print_instead(job, loaded)) return 0;
   stall_limits(site, loaded.job);
   print_environment_warnings(loaded.job, site);
+  if (const int refused = ask_plugins(loaded, site); refused != 0) return refused;
   print_valid(job, loaded, site);
-  std::printf(
-      "not asked: the plugins themselves, which may refuse it yet (a type the backend has no operators for, say); "
-      "`run --dry-run` asks them\n");
   return 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include "launcher/command.h"
 #include "launcher/command_options.h"
+#include "launcher/output.h"
 #include "launcher/slurm/allocation.h"
 #include "launcher/slurm/command.h"
 #include "launcher/slurm/health_step.h"
@@ -136,9 +137,7 @@ HealthReport ask(const Site& site, const HealthArguments& given, HealthLevel lev
   const auto begin = Clock::now();
   HealthReport report;
   if (const std::optional<Allocation> allocation = allocation_of(site, given)) {
-    const bool is_file = given.site.find('/') != std::string::npos || given.site.ends_with(".textproto");
-    const std::string name = is_file ? std::filesystem::absolute(given.site).string() : given.site;
-    const HealthStep step = run_health_step(allocation->nodes, site, name, level);
+    const HealthStep step = run_health_step(allocation->nodes, site, site_from_anywhere(given.site), level);
     report = make_report(step.answers, site, level, allocation->job_id, step.asked);
     for (const std::string& note : step.notes) report.add_note(note);
   } else {
@@ -171,9 +170,9 @@ int health(const HealthArguments& given) {
   }
   const std::string text = given.format == "json"         ? report_json(report)
                            : given.format == "prometheus" ? report_prometheus(report)
-                                                          : report_text(report);
+                                                          : report_text(report, given.drain);
   std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
+  check_output();
   if (given.drain) drain(report, site);
   return static_cast<int>(report.exit_code());
 }

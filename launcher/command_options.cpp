@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "launcher/arguments.h"
+#include "launcher/output.h"
 #include "runtime/base/error.h"
 
 namespace ananke {
@@ -78,6 +79,7 @@ bool CommandOptions::read(const Arguments& arguments) {
   }
   if (values_.count("help") != 0) {
     print_help();
+    check_output();
     return false;
   }
   hand_out(words);

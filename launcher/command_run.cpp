@@ -16,6 +16,7 @@
 #include "launcher/job_environment.h"
 #include "launcher/job_options.h"
 #include "launcher/launch.h"
+#include "launcher/output.h"
 #include "launcher/print_memory.h"
 #include "launcher/run_folder.h"
 #include "launcher/run_plan.h"
@@ -154,9 +155,7 @@ std::optional<SrunPlan> plan_slurm(const Job& job, const Site& site, const RunOp
     fail(ErrorKind::config, "--spares {}: site '{}' has no Slurm (start: LOCAL), and so no spare nodes; leave it away",
          options.spares, site.name());
   }
-  SpareRequest spares{.spares = options.spares, .site = options.site};
-  const bool is_file = spares.site.find('/') != std::string::npos || spares.site.ends_with(".textproto");
-  if (is_file) spares.site = std::filesystem::absolute(spares.site).string();
+  SpareRequest spares{.spares = options.spares, .site = site_from_anywhere(options.site)};
   if (options.spares > 0) spares.host_bytes = needed_host_bytes(job, site);
   return plan_srun(site, mesh_of(job.mesh()), spares);
 }
@@ -261,13 +260,17 @@ int command_run(const Arguments& arguments) {
   run.site = job.site;
   const Site site = load_site(job.site);
   LoadedJob loaded = load_checked_job(job);
-  if (print_instead(job, loaded)) return 0;
+  const auto said = [](int code) {
+    check_output();
+    return code;
+  };
+  if (print_instead(job, loaded)) return said(0);
   stall_limits(site, loaded.job);  // refuses before anything is made
-  if (memory) return print_memory(loaded, site);
+  if (memory) return said(print_memory(loaded, site));
   print_environment_warnings(loaded.job, site);
   if (!dry_run) return run_job(arguments.words, loaded, site, run);
   print_valid(job, loaded, site);
-  return print_run_plan(loaded, site, run.resume);
+  return said(print_run_plan(loaded, site, run.resume));
 }
 
 }  // namespace ananke

@@ -13,6 +13,7 @@
 #include "launcher/job_environment.h"
 #include "launcher/job_options.h"
 #include "launcher/run_folder.h"
+#include "launcher/run_plan.h"
 #include "launcher/slurm/batch_script.h"
 #include "launcher/slurm/command.h"
 #include "runtime/base/error.h"
@@ -86,9 +87,7 @@ int ranks_per_node(const Site& site, int ranks, int nodes) {
 std::vector<std::string> run_command_of(const SubmitArguments& arguments, bool requeue, const Path& run_dir) {
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "run",
                                  std::filesystem::absolute(arguments.job.job.file).string(), "--site"};
-  const std::string& site = arguments.job.site;
-  const bool is_file = site.find('/') != std::string::npos || site.ends_with(".textproto");
-  words.push_back(is_file ? std::filesystem::absolute(site).string() : site);
+  words.push_back(site_from_anywhere(arguments.job.site));
   if (arguments.job.job.ranks > 0) words.insert(words.end(), {"--ranks", std::to_string(arguments.job.job.ranks)});
   for (const std::string& one : arguments.job.job.overrides) {
     if (!one.starts_with("run_dir=")) words.insert(words.end(), {"--set", one});
@@ -210,6 +209,13 @@ int command_submit(const Arguments& arguments) {
     check_unused(run_dir);
   }
   check_chain(given, loaded);
+  // Refused here, and not after hours in the queue; but a node to log in on may lack what plugins need.
+  const int refused = ask_plugins(loaded, site);
+  if (refused == static_cast<int>(ErrorKind::plugin)) {
+    std::printf("note: the job's plugins cannot be loaded on this node (see above), so they are not asked\n");
+  } else if (refused != 0) {
+    return refused;
+  }
   const std::string script = render(given, loaded, site, run_dir, "");
   if (given.dry_run) {
     std::fputs(script.c_str(), stdout);

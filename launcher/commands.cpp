@@ -34,7 +34,7 @@ int command_worker(const Arguments& arguments);
 
 std::span<const Command> all_commands() {
   static constexpr Command commands[] = {
-      {"run", "train: start the job's workers, here or by srun, and wait for them", command_run},
+      {"run", "train: start the job's workers, here or by srun, and wait for them", command_run, false, true},
       {"submit", "give a job to Slurm: make the site's batch script and submit it", command_submit},
       {"status", "how a job of Slurm and its run are", command_status},
       {"health", "how this node is, or all nodes of the allocation; what to exclude and to drain", command_health},
@@ -60,8 +60,8 @@ std::span<const Command> all_commands() {
       {"completion", "print the completion of this command line for bash", command_completion},
       {"man", "print the man page", command_man},
       {"health-node", "a task of srun: says how one node is; started by `ananke health`", command_health_node, true},
-      {"supervise", "a task of srun: starts one worker; started by `ananke run`", command_supervise, true},
-      {"worker", "one rank of a job; started by `ananke run`", command_worker, true},
+      {"supervise", "a task of srun: starts one worker; started by `ananke run`", command_supervise, true, true},
+      {"worker", "one rank of a job; started by `ananke run`", command_worker, true, true},
   };
   return commands;
 }

@@ -10,6 +10,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/printable.h"
 
 namespace ananke {
 namespace {
@@ -39,7 +40,8 @@ ConsoleWriter::~ConsoleWriter() {
   thread_.join();
 }
 
-void ConsoleWriter::add(std::string_view line) {
+void ConsoleWriter::add(std::string_view given) {
+  const std::string line = printable(given);  // of processes, files and events, which are called as anybody likes
   {
     std::lock_guard lock(mutex_);
     if (waiting_.size() + line.size() > limit) {

@@ -6,6 +6,7 @@
 
 #include "ananke/version.h"
 #include "launcher/command.h"
+#include "launcher/output.h"
 #include "runtime/base/error.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/printable.h"
@@ -46,10 +47,12 @@ void print_help() {
 int dispatch(const std::vector<std::string>& words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_help();
+    check_output();
     return words.empty() ? static_cast<int>(ErrorKind::usage) : 0;
   }
   if (words[0] == "--version") {
     std::printf("ananke %s\n", ANANKE_VERSION);
+    check_output();
     return 0;
   }
   for (std::size_t length : {2, 1}) {
@@ -57,7 +60,10 @@ int dispatch(const std::vector<std::string>& words) {
     const std::string verb = length == 2 ? words[0] + " " + words[1] : words[0];
     for (const Command& command : all_commands()) {
       if (verb != command.name) continue;
-      return command.run(std::vector<std::string>(words.begin() + static_cast<std::ptrdiff_t>(length), words.end()));
+      const int code =
+          command.run(std::vector<std::string>(words.begin() + static_cast<std::ptrdiff_t>(length), words.end()));
+      if (!command.console_only) check_output();
+      return code;
     }
   }
   refuse(words);

@@ -59,6 +59,10 @@ void print_plan(const Job& job, const Site& site, const std::optional<ResumePoin
 
 }  // namespace
 
+int ask_plugins(const LoadedJob& loaded, const Site& site) {
+  return run_in_child("the check of the job", [&] { dry_run(loaded.job, site); });
+}
+
 int print_run_plan(const LoadedJob& loaded, const Site& site, bool resume) {
   const Job& job = loaded.job;
   const Path run_dir = std::filesystem::absolute(job.run_dir());

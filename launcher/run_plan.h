@@ -1,10 +1,15 @@
-// `ananke run --dry-run`: what the run would do, and everything it would be refused for before it starts.
+// `ananke run --dry-run`, `check` and `submit`: what the run would do, and everything it would be refused for before it
+// starts.
 #pragma once
 
 namespace ananke {
 
 class Site;
 struct LoadedJob;  // runtime/config/job.h
+
+// What the job's plugins would refuse it for when its workers start: a type that the backend has no operators for, a
+// store that is not there. Prints that, and returns 0 or the exit code. They are loaded as for the plan.
+int ask_plugins(const LoadedJob& loaded, const Site& site);
 
 // Prints the plan and returns the exit code; changes no file and starts no worker. The job's plugins are loaded, in a
 // process of their own, so that one that crashes is told of as in a run. Throws what the run would before its workers

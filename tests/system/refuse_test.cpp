@@ -1,4 +1,5 @@
 // What can be refused before a worker starts is: by the launcher, in a sentence, and the run folder stays as it was.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
@@ -65,10 +66,49 @@ TEST_F(WrongWords, AreAnsweredWithTheRightOnes) {
   expect({"export", "", "--output", "x"}, 2, {"a word is empty"});
 }
 
+// What is printed is the product of all but `run`, and a disk may be full.
+TEST_F(WrongWords, OutputThatCannotBeWrittenIsAFailure) {
+  const std::string job = folder_.write("job.textproto", job_text).string(), run_dir = (folder_ / "run").string();
+  const int lost = static_cast<int>(ErrorKind::resource);
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"--help"},
+                                             {"run", "--help"},
+                                             {"plugins"},
+                                             {"topology", "--nodes", "2"},
+                                             {"check", job, "--run-dir", run_dir},
+                                             {"run", job, "--run-dir", run_dir, "--print-config"}}) {
+    CommandProcess command(words, "/dev/full");
+    EXPECT_EQ(command.wait(), lost) << fmt::format("{}", fmt::join(words, " "));
+  }
+  CommandProcess health({"health", "--root", folder_.path().string(), "--format", "json"}, "/dev/full");
+  EXPECT_EQ(health.wait(), 2) << "there is no verdict";
+  CommandProcess run({"run", job, "--run-dir", run_dir}, "/dev/full");
+  EXPECT_EQ(run.wait(), 0) << "its product is the run folder";
+}
+
 TEST_F(WrongWords, NameTheFolderThatIsMeant) {
   const std::string file = folder_.write("hf/config.json", "{}").string();
   expect({"import", file}, 5, {file + " is no folder", "config.json and safetensors"});
   expect({"import", (folder_ / "none").string()}, 5, {"none does not exist"});
+}
+
+// Only the plugins' own code knows; `check` says what `run` does, by the same sentence.
+TEST_F(RefuseTest, CheckAndRunSayTheSameOfWhatPluginsRefuse) {
+  const std::string gone = (folder_ / "gone.h5").string();
+  folder_.write("job.textproto", std::string(job_text) + "plugins { use: \"packing\" }\n");
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--set", "training.compute=BF16"},
+        std::vector<std::string>{"--set", "plugins.packing.mix[0]={tokens: \"" + gone + "\" weight: 1}"}}) {
+    std::vector<std::string> words{"check", (folder_ / "job.textproto").string(), "--run-dir", run_dir().string()};
+    words.insert(words.end(), more.begin(), more.end());
+    CommandProcess check(words, folder_ / "checked");
+    const int code = check.wait();
+    EXPECT_NE(code, 0) << check.output();
+    EXPECT_EQ(run(more), code) << output_;
+    EXPECT_EQ(check.output().find("is valid"), std::string::npos);
+    EXPECT_NE(check.output().find(more[1].starts_with("training") ? "BF16" : gone), std::string::npos)
+        << check.output();
+  }
 }
 
 TEST_F(RefuseTest, ARuleThatFitsNoParameter) {

@@ -1,0 +1,21 @@
+#include "launcher/output.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "runtime/base/error.h"
+
+namespace ananke {
+
+void check_output() {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || errno == EPIPE) return;
+  const char* why = errno == 0 ? "an earlier write has failed" : std::strerror(errno);
+  std::clearerr(stdout);  // it is said once
+  fail(ErrorKind::resource, "cannot write all of the output: {}; what was done is done, but not all of it is said",
+       why);
+}
+
+}  // namespace ananke
