@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "plugins/backend_host/reduce.h"
+#include "runtime/base/error.h"
 
 namespace ananke {
 namespace {
@@ -142,6 +143,49 @@ void Collectives::all_to_all(const TensorView& send, const std::vector<std::size
   exchange();
   const std::size_t own = static_cast<std::size_t>(rank_);
   if (send_bytes[own]) std::memcpy(receives_[own].data, sends_[own].data, send_bytes[own]);
+  transport_.finish();
+}
+
+void Collectives::all_to_all_rows(const RowExchange& a) {
+  const std::int64_t row = a.send.shape[1], ranks = size_;
+  std::vector<std::int32_t> leaving(sends_.size()), arriving(sends_.size());
+  for (std::int64_t p = 0; p < ranks; ++p) {
+    leaving[static_cast<std::size_t>(p)] = a.send_counts.as<std::int32_t>()[p * a.send_counts.shape[1] + a.column];
+  }
+  const std::vector<std::size_t> each(sends_.size(), sizeof(std::int32_t));
+  all_to_all(view_of(leaving.data(), {ranks}), each, view_of(arriving.data(), {ranks}), each);
+  const auto to_bytes = [&](const char* what, const std::vector<std::int32_t>& counts, std::int64_t rows) {
+    std::vector<std::size_t> bytes;
+    std::int64_t sum = 0;
+    for (const std::int32_t count : counts) {
+      sum += count;
+      bytes.push_back(static_cast<std::size_t>(count) * static_cast<std::size_t>(row));
+    }
+    ANANKE_CHECK(sum <= rows && std::all_of(counts.begin(), counts.end(), [](std::int32_t n) { return n >= 0; }),
+                 "{} rows {}, where {} have room", sum, what, rows);
+    return bytes;
+  };
+  const std::vector<std::size_t> out = to_bytes("leave", leaving, a.send.shape[0]);
+  const std::vector<std::size_t> in = to_bytes("arrive", arriving, a.receive.shape[0]);
+  all_to_all(a.send, out, a.receive, in);
+  for (std::int64_t p = 0; p < ranks; ++p) {
+    const auto index = static_cast<std::size_t>(p);
+    if (a.receive_counts) {
+      a.receive_counts.as<std::int32_t>()[p * a.receive_counts.shape[1] + a.column] = arriving[index];
+    }
+    if (a.received && p != rank_) *a.received.as<std::int64_t>() += static_cast<std::int64_t>(in[index]);
+  }
+}
+
+void Collectives::sum_parts(const TensorView& parts, const TensorView& sum, bool add) {
+  const std::size_t block = parts.bytes() / sends_.size(), own = static_cast<std::size_t>(rank_);
+  for (std::size_t p = 0; p < sends_.size(); ++p) {
+    sends_[p] = {bytes_of(parts) + p * block, block};
+    receives_[p] = {nullptr, block};
+  }
+  exchange();
+  for (std::size_t p = 0; p < terms_.size(); ++p) terms_[p] = p == own ? sends_[own].data : receives_[p].data;
+  sum_bf16_in_order(terms_, sum.as<float>(), sum.elements(), add);
   transport_.finish();
 }
 

@@ -23,6 +23,9 @@ class Collectives {
   // Byte counts by rank.
   void all_to_all(const TensorView& send, const std::vector<std::size_t>& send_bytes, const TensorView& receive,
                   const std::vector<std::size_t>& receive_bytes);
+  // Error(internal) where counts are not what the contract says.
+  void all_to_all_rows(const RowExchange& a);
+  void sum_parts(const TensorView& parts, const TensorView& sum, bool add);
 
  private:
   void clear();

@@ -33,7 +33,7 @@ struct HostCommunicator::Core {
   void run(const char* what, Body body);
 
   const Setup setup;
-  const CollectiveChecks checks;
+  CollectiveChecks checks;
   const std::unique_ptr<Transport> transport;
   std::unique_ptr<Collectives> collectives;
   std::atomic<bool> busy = false;
@@ -130,6 +130,29 @@ void HostCommunicator::all_to_all(Stream& stream, const TensorView& send, std::s
           core->run("all_to_all", [&](Collectives& collectives) { collectives.all_to_all(send, out, receive, in); });
         }
       });
+}
+
+bool HostCommunicator::share(Stream&, const TensorView& memory) {
+  if (size() == 1) return false;
+  core_->checks.shared.push_back(memory);
+  return true;
+}
+
+void HostCommunicator::all_to_all_rows(Stream& stream, const RowExchange& a) {
+  HostStream& mine = HostStream::of(stream);
+  core_->checks.all_to_all_rows(a);
+  mine.enqueue([core = core_, a] {
+    core->run("all_to_all_rows", [&](Collectives& collectives) { collectives.all_to_all_rows(a); });
+  });
+}
+
+void HostCommunicator::sum_parts(Stream& stream, const TensorView& parts, const TensorView& sum, bool add) {
+  HostStream& mine = HostStream::of(stream);
+  core_->checks.sum_parts(parts, sum);
+  if (sum.elements() == 0) return;
+  mine.enqueue([core = core_, parts, sum, add] {
+    core->run("sum_parts", [&](Collectives& collectives) { collectives.sum_parts(parts, sum, add); });
+  });
 }
 
 }  // namespace ananke

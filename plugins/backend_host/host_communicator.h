@@ -35,6 +35,9 @@ class HostCommunicator final : public Communicator {
   void broadcast(Stream& stream, const TensorView& buffer, int root) override;
   void all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> send_counts,
                   const TensorView& receive, std::span<const std::int64_t> receive_counts) override;
+  bool share(Stream& stream, const TensorView& memory) override;
+  void all_to_all_rows(Stream& stream, const RowExchange& a) override;
+  void sum_parts(Stream& stream, const TensorView& parts, const TensorView& sum, bool add) override;
   void abort() noexcept override;
 
  private:

@@ -1,6 +1,7 @@
 #include "plugins/backend_host/reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "runtime/base/error.h"
@@ -57,6 +58,19 @@ void reduce_in_order(DType dtype, Reduction reduction, std::span<const void* con
     case DType::f64: return reduce<double>(reduction, parts, out, count);
     case DType::i64: return reduce<std::int64_t>(reduction, parts, out, count);
     default: fail(ErrorKind::internal, "a reduction of {}: f32, f64 and i64 are offered", name_of(dtype));
+  }
+}
+
+void sum_bf16_in_order(std::span<const void* const> parts, float* out, std::int64_t count, bool add) {
+  float total[chunk];
+  for (std::int64_t begin = 0; begin < count; begin += chunk) {
+    const std::int64_t n = std::min(chunk, count - begin);
+    std::fill_n(total, n, 0.0f);
+    for (const void* part : parts) {
+      const std::uint16_t* from = static_cast<const std::uint16_t*>(part) + begin;
+      for (std::int64_t i = 0; i < n; ++i) total[i] += std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16);
+    }
+    for (std::int64_t i = 0; i < n; ++i) out[begin + i] = add ? out[begin + i] + total[i] : total[i];
   }
 }
 

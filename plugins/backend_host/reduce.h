@@ -14,5 +14,7 @@ namespace ananke {
 // A maximum with a NaN among its terms is NaN. `out` may not overlap a part. At least one part.
 void reduce_in_order(DType dtype, Reduction reduction, std::span<const void* const> parts, void* out,
                      std::int64_t count);
+// out[i] = 0 + parts[0][i] + parts[1][i] + ... of bf16, in f32; `add`: that is added to out[i].
+void sum_bf16_in_order(std::span<const void* const> parts, float* out, std::int64_t count, bool add);
 
 }  // namespace ananke

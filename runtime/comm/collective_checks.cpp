@@ -1,5 +1,6 @@
 #include "runtime/comm/collective_checks.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "runtime/base/error.h"
@@ -61,6 +62,50 @@ void CollectiveChecks::all_to_all(const TensorView& send, std::span<const std::i
   ANANKE_CHECK(size > 1 || send_counts[0] == receive_counts[0],
                "communicator {}: all_to_all sends {} elements to itself and expects {}", name, send_counts[0],
                receive_counts[0]);
+}
+
+bool CollectiveChecks::is_shared(const TensorView& memory) const {
+  const auto* begin = static_cast<const std::byte*>(memory.data);
+  const std::less_equal<const std::byte*> before;
+  return memory.bytes() == 0 || std::any_of(shared.begin(), shared.end(), [&](const TensorView& piece) {
+           const auto* from = static_cast<const std::byte*>(piece.data);
+           return before(from, begin) && before(begin + memory.bytes(), from + piece.bytes());
+         });
+}
+
+void CollectiveChecks::all_to_all_rows(const RowExchange& a) const {
+  constexpr std::int64_t whole = 16;  // bytes
+  const auto rows = [](const TensorView& tensor) { return tensor.dtype == DType::u8 && tensor.shape.rank() == 2; };
+  ANANKE_CHECK(
+      rows(a.send) && rows(a.receive) && a.send.shape[1] == a.receive.shape[1] && a.send.shape[1] > 0 &&
+          a.send.shape[1] % whole == 0,
+      "communicator {}: all_to_all_rows sends {} {} and receives {} {}: it takes rows of bytes, equally long and "
+      "of a multiple of {}",
+      name, name_of(a.send.dtype), to_string(a.send.shape), name_of(a.receive.dtype), to_string(a.receive.shape),
+      whole);
+  const auto check = [&](const char* what, const TensorView& counts) {
+    ANANKE_CHECK(counts.dtype == DType::i32 && counts.shape.rank() == 2 && counts.shape[0] == size && a.column >= 0 &&
+                     a.column < counts.shape[1],
+                 "communicator {}: all_to_all_rows's {} are {} {}, column {}; they are i32 [{}, more than that]", name,
+                 what, name_of(counts.dtype), to_string(counts.shape), a.column, size);
+  };
+  check("send_counts", a.send_counts);
+  if (a.receive_counts) check("receive_counts", a.receive_counts);
+  ANANKE_CHECK(!a.received || (a.received.dtype == DType::i64 && a.received.elements() == 1),
+               "communicator {}: all_to_all_rows adds to {} {}, it takes one i64", name, name_of(a.received.dtype),
+               to_string(a.received.shape));
+  ANANKE_CHECK(
+      is_shared(a.receive) && !overlap(a.send, a.receive),
+      "communicator {}: all_to_all_rows receives {} bytes in memory that was not shared, or that it sends from", name,
+      a.receive.bytes());
+}
+
+void CollectiveChecks::sum_parts(const TensorView& parts, const TensorView& sum) const {
+  ANANKE_CHECK(
+      parts.dtype == DType::bf16 && sum.dtype == DType::f32 && parts.shape.rank() == 2 && parts.shape[0] == size &&
+          parts.shape[1] == sum.elements() && is_shared(parts) && !overlap(parts, sum),
+      "communicator {}: sum_parts of {} {} to {} {}: it takes bf16 [{}, n] in shared memory and f32 [n] apart from it",
+      name, name_of(parts.dtype), to_string(parts.shape), name_of(sum.dtype), to_string(sum.shape), size);
 }
 
 }  // namespace ananke

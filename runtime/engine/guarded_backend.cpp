@@ -414,6 +414,19 @@ class GuardedCommunicator final : public Communicator {
     const TraceSpan span = collective("all_to_all", received(receive.dtype, receive_counts));
     guard_.call(all_to_all_, [&] { inner_->all_to_all(stream, send, send_counts, receive, receive_counts); });
   }
+  bool share(Stream& stream, const TensorView& memory) override {
+    return guard_.call(share_, [&] { return inner_->share(stream, memory); });
+  }
+  void all_to_all_rows(Stream& stream, const RowExchange& a) override {
+    const TraceSpan span(TraceKind::collective, [&] {  // how many bytes, the device alone knows
+      return TraceText{"all_to_all_rows " + name_, {{"ranks", size()}}};
+    });
+    guard_.call(all_to_all_rows_, [&] { inner_->all_to_all_rows(stream, a); });
+  }
+  void sum_parts(Stream& stream, const TensorView& parts, const TensorView& sum, bool add) override {
+    const TraceSpan span = collective("sum_parts", sum.bytes() / 2 * others());
+    guard_.call(sum_parts_, [&] { inner_->sum_parts(stream, parts, sum, add); });
+  }
   void abort() noexcept override { inner_->abort(); }
 
  private:
@@ -440,7 +453,8 @@ class GuardedCommunicator final : public Communicator {
   const std::string name_;  // "shard"
   const std::string all_gather_ = method("all_gather"), reduce_scatter_ = method("reduce_scatter"),
                     all_reduce_ = method("all_reduce"), broadcast_ = method("broadcast"),
-                    all_to_all_ = method("all_to_all");
+                    all_to_all_ = method("all_to_all"), share_ = method("share"),
+                    all_to_all_rows_ = method("all_to_all_rows"), sum_parts_ = method("sum_parts");
 };
 
 class GuardedBackend final : public Guarded<Backend> {

@@ -1,7 +1,7 @@
 // Every collective against a plain computation, on every transport, ranks as threads.
-#include <algorithm>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -194,6 +194,87 @@ TEST_P(Collectives, ARankMayHaveNothingToExchange) {
       world->all_to_all(me.compute(), flat(send), out, flat(receive), in);
       me.compute().synchronize();
       ASSERT_EQ(receive[0], me.rank == 0 ? -1.f : static_cast<float>(round));
+    }
+  });
+}
+
+std::uint8_t row_byte(int from, int to, std::int64_t row) {
+  return static_cast<std::uint8_t>(from * 50 + to * 7 + row % 5);
+}
+
+// Counts lie in a column of a matrix; what is behind the rows that came stays.
+TEST_P(Collectives, RowsByCountsThatNoHostKnows) {
+  run([](Rank& me) {
+    auto world = me.communicator("world");
+    constexpr std::int64_t row = 48, columns = 3, column = 1;
+    const std::int64_t ranks = me.size;
+    std::vector<std::uint8_t> send, receive(static_cast<std::size_t>(40 * ranks * row), 0xee);
+    const TensorView landing = view_of(receive.data(), Shape{40 * ranks, row});
+    ASSERT_EQ(world->share(me.compute(), landing), me.size > 1);
+    if (me.size == 1) return;
+    std::int64_t received = 1000, wanted_bytes = 1000;
+    for (std::int64_t round = 0; round < 6; ++round) {
+      const auto count = [&](std::int64_t from, std::int64_t to) { return (from * 5 + to * 3) * round % 13; };
+      std::vector<std::int32_t> out(static_cast<std::size_t>(ranks * columns), 77), in(out), wanted_in(out);
+      std::vector<std::uint8_t> expected;
+      send.clear();
+      for (int p = 0; p < me.size; ++p) {
+        const auto place = static_cast<std::size_t>(p * columns + column);
+        out[place] = static_cast<std::int32_t>(count(me.rank, p));
+        wanted_in[place] = static_cast<std::int32_t>(count(p, me.rank));
+        for (std::int64_t i = 0; i < count(me.rank, p); ++i) send.insert(send.end(), row, row_byte(me.rank, p, i));
+        for (std::int64_t i = 0; i < count(p, me.rank); ++i)
+          expected.insert(expected.end(), row, row_byte(p, me.rank, i));
+        if (p != me.rank) wanted_bytes += count(p, me.rank) * row;
+      }
+      const Shape shape{ranks, columns};
+      std::fill(receive.begin(), receive.end(), std::uint8_t{0xee});
+      world->all_to_all_rows(
+          me.compute(),
+          {view_of(send.data(), Shape{static_cast<std::int64_t>(send.size()) / row, row}), view_of(out.data(), shape),
+           landing, round % 2 == 0 ? view_of(in.data(), shape) : TensorView{}, column, view_of(&received, Shape{1})});
+      me.compute().synchronize();
+      expected.resize(receive.size(), 0xee);
+      ASSERT_TRUE(receive == expected) << round;
+      if (round % 2 == 0) {
+        EXPECT_EQ(in, wanted_in) << round;
+      }
+      EXPECT_EQ(received, wanted_bytes) << round;
+    }
+  });
+}
+
+std::uint16_t bf16_bits(float x) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<std::uint16_t>(bits >> 16);
+}
+
+// As an all-to-all and a sum at the end: rounded in the order of the ranks.
+TEST_P(Collectives, SumsPartsOfBf16InRankOrder) {
+  run([](Rank& me) {
+    auto world = me.communicator("world");
+    const auto term = [](std::int64_t rank, std::int64_t i) {  // exact in bf16; sums of them are not in f32
+      return std::ldexp(static_cast<float>(1 + (rank * 37 + i * 11) % 127), static_cast<int>((rank * 13 + i) % 30));
+    };
+    for (const std::int64_t n : counts) {
+      std::vector<std::uint16_t> parts;
+      for (std::int64_t i = 0; i < me.size * n; ++i) parts.push_back(bf16_bits(term(me.rank, i)));
+      const TensorView all{parts.data(), DType::bf16, Shape{me.size, n}};
+      ASSERT_EQ(world->share(me.compute(), all), me.size > 1);
+      if (me.size == 1) return;
+      for (const bool add : {false, true}) {
+        std::vector<float> sum(static_cast<std::size_t>(n), 3.0f), wanted(sum);
+        for (std::int64_t i = 0; i < n; ++i) {
+          float total = 0;
+          for (int p = 0; p < me.size; ++p) total += term(p, me.rank * n + i);
+          float& out = wanted[static_cast<std::size_t>(i)];
+          out = add ? out + total : total;
+        }
+        world->sum_parts(me.compute(), all, flat(sum), add);
+        me.compute().synchronize();
+        ASSERT_TRUE(sum == wanted) << n << add;
+      }
     }
   });
 }

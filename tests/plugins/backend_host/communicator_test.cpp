@@ -49,6 +49,36 @@ TEST(CommunicatorMisuse, IsNamedOnTheCallingThread) {
   for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
+TEST(CommunicatorMisuse, OfSharedMemoryIsNamed) {
+  const auto errors = run_ranks(2, Wire::threads, [](Rank& me) {
+    auto world = me.communicator("world");
+    Stream& stream = me.compute();
+    std::vector<std::uint8_t> rows(64), elsewhere(64);
+    std::vector<std::int32_t> counts(4), three(3);
+    std::vector<float> sum(4);
+    std::vector<std::uint16_t> halves(8);
+    ASSERT_TRUE(world->share(stream, view_of(rows.data(), Shape{64})));
+    const TensorView in = view_of(rows.data(), Shape{4, 16}), out = view_of(elsewhere.data(), Shape{4, 16}),
+                     two = view_of(counts.data(), Shape{2, 2});
+    const auto rows_error = [&](const RowExchange& a) { return error_of([&] { world->all_to_all_rows(stream, a); }); };
+    EXPECT_TRUE(contains(rows_error({out, two, in.reshaped({8, 8}), {}, 0, {}}), "a multiple of 16"));
+    EXPECT_TRUE(contains(rows_error({out.reshaped({8, 8}), two, in.reshaped({8, 8}), {}, 0, {}}), "u8 [8, 8]"));
+    EXPECT_TRUE(contains(rows_error({out, view_of(three.data(), Shape{3, 1}), in, {}, 0, {}}), "send_counts"));
+    EXPECT_TRUE(contains(rows_error({out, two, in, {}, 2, {}}), "column 2"));
+    EXPECT_TRUE(contains(rows_error({out, two, in, view_of(sum.data(), Shape{2, 2}), 0, {}}), "receive_counts"));
+    EXPECT_TRUE(contains(rows_error({out, two, in, {}, 0, two}), "one i64"));
+    EXPECT_TRUE(contains(rows_error({in, two, out, {}, 0, {}}), "64 bytes in memory that was not shared"));
+    EXPECT_TRUE(contains(rows_error({in, two, in, {}, 0, {}}), "that it sends from"));
+    const TensorView parts{halves.data(), DType::bf16, Shape{2, 4}};
+    EXPECT_TRUE(contains(error_of([&] { world->sum_parts(stream, parts, flat(sum), false); }), "in shared memory"));
+    stream.synchronize();   // none of them has put work on it
+    counts = {3, 0, 2, 0};  // 5 of 4 rows
+    world->all_to_all_rows(stream, {out, two, in, {}, 0, {}});
+    EXPECT_TRUE(contains(error_of([&] { stream.synchronize(); }), "5 rows leave, where 4 have room"));
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
 class Communicators : public ::testing::TestWithParam<Wire> {};
 
 TEST_P(Communicators, RunSideBySideOnTwoStreams) {
