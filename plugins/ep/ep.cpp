@@ -5,8 +5,10 @@
 //   exchange   D0 D1 │ C0 D2 │ C1 D3 │ ...      D: dispatch of a chunk, C: its combine
 //   compute       mlp 0   mlp 1   mlp 2         a chunk's mlp waits for its D alone
 //
-// What arrives has two places that take turns. How many copies travel is counted on the device, exchanged, and read by
-// the host once per forward of a layer: the all-to-alls need it. All ranks make the same calls whatever the counts.
+// What arrives has two places that take turns. How many copies travel is counted on the device. Where ranks reach each
+// other's memory nobody else needs to know it (Communicator::all_to_all_rows). Elsewhere the counts are exchanged, and
+// read by the host once per forward of a layer: the all-to-alls need them. Either way all ranks make the same calls
+// whatever the counts, and the rows lie in the same places.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -34,6 +36,13 @@ std::size_t index_of(Direction direction) {
   return static_cast<std::size_t>(std::find(directions.begin(), directions.end(), direction) - directions.begin());
 }
 
+bool goes_out(Direction direction) {
+  return direction == Direction::dispatch || direction == Direction::combine_backward;
+}
+
+constexpr const char* received_purpose = "token exchange, bytes (host)";
+constexpr std::size_t received_bytes = directions.size() * sizeof(std::int64_t);
+
 Lane make_lane(Device& device, const TensorView& memory) {
   Lane lane;
   const std::int64_t half = memory.elements() / 2;
@@ -60,7 +69,8 @@ class Ep final : public Experts {
  public:
   Ep(const RoleContext& context, const plugin::Ep& config)
       : chunks_(static_cast<int>(config.chunks())),
-        wire_(config.wire() == plugin::Ep::BF16 ? DType::bf16 : compute_type(context.job)) {}
+        wire_(config.wire() == plugin::Ep::BF16 ? DType::bf16 : compute_type(context.job)),
+        host_counts_(config.counts() == plugin::Ep::HOST) {}
   ~Ep() override { wait_quietly(); }
 
   bool exchanges_tokens() const override { return true; }
@@ -73,7 +83,8 @@ class Ep final : public Experts {
   std::vector<PlanLine> plan(const ExpertSizes& s) const override {
     const ep::Buffers b = ep::buffers_of(s, chunks_, wire_);
     return {{"tokens on their way to experts", Place::device, b.out()},
-            {"tokens on their way back", Place::device, b.back()}};
+            {"tokens on their way back", Place::device, b.back()},
+            {received_purpose, Place::host, received_bytes}};
   }
 
   std::vector<CollectiveUse> exchanges(const ExpertSizes& s) const override {
@@ -103,6 +114,9 @@ class Ep final : public Experts {
   const std::int32_t* counted(const ExpertExchange& a) const;
   void exchange(const ExpertExchange& a, int chunk, Direction direction, const TensorView& send,
                 const TensorView& receive, const WireRow& row);
+  void exchange_on_device(const ExpertExchange& a, int chunk, Direction direction, const TensorView& send,
+                          const TensorView& receive, const WireRow& row);
+  void exchange_counts(Stream& compute, const ExpertExchange& a, const LayerSaved& saved);
   void send_out(const ExpertExchange& a, const ExpertChunk& chunk, Direction direction, const TensorView& values,
                 Lane& lane, const WireRow& row);
   void send_back(Stream& compute, const ExpertExchange& a, int chunk, Direction direction, const WireRow& row);
@@ -114,6 +128,7 @@ class Ep final : public Experts {
 
   const int chunks_;
   const DType wire_;
+  const bool host_counts_;
   Exchange* operators_ = nullptr;
 
   Device* device_ = nullptr;
@@ -124,11 +139,13 @@ class Ep final : public Experts {
   ep::Capacity capacity_{};
   WireRow token_row_{}, plain_row_{}, gradient_row_{};
   Buffer out_, back_;
+  bool on_device_ = false;  // the counts stay there
+  Buffer received_there_;   // i64 by direction, of all layers: bytes from other ranks, where the counts stay there
   TensorView send_out_, send_back_[2];
   Lane tokens_, gradients_, results_;  // x (and dy where no dispatch is made again); dy; y and dx
   std::unique_ptr<Event> ready_, counted_, summed_[2];
   std::vector<std::vector<std::int32_t>> counts_;  // by layer and slot: [2, ranks, chunks], as LayerSaved::counts
-  std::vector<std::array<std::uint64_t, directions.size()>> received_;  // bytes from other ranks, by layer
+  std::vector<std::array<std::uint64_t, directions.size()>> received_;  // likewise, by layer, where the host counts
   std::vector<int> unit_of_layer_;
 };
 
@@ -152,6 +169,8 @@ void Ep::start(const ExpertsStart& start) {
   out_ = memory.allocate(b.out(), "tokens on their way to experts");
   back_ = memory.allocate(b.back(), "tokens on their way back");
   const TensorView all_out = out_.view(DType::u8, {out}), all_back = back_.view(DType::u8, {back});
+  on_device_ = !host_counts_ && expert_->share(*exchange_, all_out) && expert_->share(*exchange_, all_back);
+  received_there_ = device_->host_memory().allocate(received_bytes, received_purpose);
   send_out_ = all_out.slice(0, b.send_out);
   tokens_ = make_lane(*device_, all_out.slice(b.send_out, 2 * b.receive_tokens));
   gradients_ = make_lane(*device_, all_out.slice(b.send_out + 2 * b.receive_tokens, 2 * b.receive_gradients));
@@ -202,29 +221,33 @@ void Ep::begin(Stream& compute, const ExpertExchange& a) {
   if (!a.again || a.dispatch_again) {
     operators_->plan(compute, {a.routing.indices, sizes_.experts, capacity_.tokens,
                                tokens_of(saved.copies, {0, tokens}), saved.leaving()});
-    compute.record(*ready_);
-    exchange_->wait(*ready_);
-    const std::vector<std::int64_t> each(static_cast<std::size_t>(sizes_.ranks), chunks_);
-    expert_->all_to_all(*exchange_, saved.leaving(), each, saved.arriving(), each);
-    received_[static_cast<std::size_t>(a.layer)][index_of(Direction::counts)] +=
-        (static_cast<std::uint64_t>(sizes_.ranks) - 1) * static_cast<std::uint64_t>(chunks_) * sizeof(std::int32_t);
-    exchange_->record(*counted_);
-    compute.wait(*counted_);
-    if (!a.again) {
-      auto& counts = counts_.at(static_cast<std::size_t>(a.layer * slots_ + a.slot));
-      counts.resize(static_cast<std::size_t>(saved.counts.elements()));
-      device_->read(saved.counts, counts.data());
-    }
+    if (!on_device_) exchange_counts(compute, a, saved);
   }
   compute.record(*ready_);
   exchange_->wait(*ready_);
 }
 
+void Ep::exchange_counts(Stream& compute, const ExpertExchange& a, const LayerSaved& saved) {
+  compute.record(*ready_);
+  exchange_->wait(*ready_);
+  const std::vector<std::int64_t> each(static_cast<std::size_t>(sizes_.ranks), chunks_);
+  expert_->all_to_all(*exchange_, saved.leaving(), each, saved.arriving(), each);
+  received_[static_cast<std::size_t>(a.layer)][index_of(Direction::counts)] +=
+      (static_cast<std::uint64_t>(sizes_.ranks) - 1) * static_cast<std::uint64_t>(chunks_) * sizeof(std::int32_t);
+  exchange_->record(*counted_);
+  compute.wait(*counted_);
+  if (a.again) return;
+  auto& counts = counts_.at(static_cast<std::size_t>(a.layer * slots_ + a.slot));
+  counts.resize(static_cast<std::size_t>(saved.counts.elements()));
+  device_->read(saved.counts, counts.data());
+}
+
 // Rows of `send` to the ranks they are for, rows of every rank into `receive`: outwards as counted, back the other way.
 void Ep::exchange(const ExpertExchange& a, int chunk, Direction direction, const TensorView& send,
                   const TensorView& receive, const WireRow& row) {
+  if (on_device_) return exchange_on_device(a, chunk, direction, send, receive, row);
   const std::int32_t* counts = counted(a);
-  const bool outwards = direction == Direction::dispatch || direction == Direction::combine_backward;
+  const bool outwards = goes_out(direction);
   std::vector<std::int64_t> leaving, arriving;
   for (int p = 0; p < sizes_.ranks; ++p) {
     leaving.push_back(counts[p * chunks_ + chunk] * row.bytes());
@@ -236,6 +259,20 @@ void Ep::exchange(const ExpertExchange& a, int chunk, Direction direction, const
     if (p != sizes_.rank) received += static_cast<std::uint64_t>(arriving[static_cast<std::size_t>(p)]);
   }
   expert_->all_to_all(*exchange_, send, leaving, receive, arriving);
+}
+
+// Dispatch tells how many arrive; what follows goes by that.
+void Ep::exchange_on_device(const ExpertExchange& a, int chunk, Direction direction, const TensorView& send,
+                            const TensorView& receive, const WireRow& row) {
+  const LayerSaved saved = ep::layer_saved(sizes_, chunks_, a.saved);
+  const bool outwards = goes_out(direction);
+  const auto [from, to] =
+      outwards ? std::pair(capacity_.sent, capacity_.copies) : std::pair(capacity_.copies, capacity_.sent);
+  const auto place = static_cast<std::int64_t>(index_of(direction));
+  expert_->all_to_all_rows(
+      *exchange_, {rows_in(send, from, row), outwards ? saved.leaving() : saved.arriving(), rows_in(receive, to, row),
+                   direction == Direction::dispatch ? saved.arriving() : TensorView{}, chunk,
+                   received_there_.view(DType::i64, {1}, static_cast<std::size_t>(place) * sizeof(std::int64_t))});
 }
 
 void Ep::send_out(const ExpertExchange& a, const ExpertChunk& chunk, Direction direction, const TensorView& values,
@@ -325,8 +362,16 @@ void Ep::dispatch_backward_end(Stream& compute, const ExpertExchange& a, const E
   compute.record(*results_.taken[c.turn]);
 }
 
+// Of counts that stayed on the device nobody has told layers apart: they stand under the first. The work is done.
 Traffic Ep::traffic() const {
   Traffic lines;
+  const auto first = std::find_if(unit_of_layer_.begin(), unit_of_layer_.end(), [](int unit) { return unit >= 0; });
+  for (std::size_t i = 0; on_device_ && i < directions.size(); ++i) {
+    const std::int64_t bytes = static_cast<const std::int64_t*>(received_there_.data())[i];
+    if (bytes == 0) continue;
+    lines.push_back({Resource::nvlink, "expert", first == unit_of_layer_.end() ? -1 : *first, directions[i],
+                     static_cast<std::uint64_t>(bytes)});
+  }
   for (std::size_t layer = 0; layer < received_.size(); ++layer) {
     for (const Direction direction : directions) {
       const std::uint64_t bytes = received_[layer][index_of(direction)];

@@ -31,7 +31,8 @@ RankReport measure(const LayerCase& c, int chunks, const Load& load, std::int64_
   hooks.mlp_begins = [&](int, Stream& compute, int, bool backward) {
     if (load.compute > 0) sleep_on(compute, (backward ? 2 : 1) * load.compute / chunks);
   };
-  return sweep({2, 1, [&](int) { return c; }, [&](int) { return "chunks: " + std::to_string(chunks); }, hooks})[0]
+  return sweep({2, 1, [&](int) { return c; }, [&](int) { return "counts: HOST chunks: " + std::to_string(chunks); },
+                hooks})[0]
       .ranks[0];
 }
 

@@ -62,7 +62,7 @@ TEST_F(ExpertParallelJob, HasTheLossesOfTheJobThatSharesNoExpertsOutAndSaysWhatT
   ASSERT_EQ(got.size(), 6U);
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_NEAR(got[i].loss(), wanted[i].loss(), 1e-4 * wanted[i].loss()) << "step " << i + 1;
-    EXPECT_EQ(got[i].device_reads(), wanted[i].device_reads() + 3 * 2) << "three layers, two microbatches";
+    EXPECT_EQ(got[i].device_reads(), wanted[i].device_reads()) << "how many tokens travel, the device alone knows";
     std::map<std::string, std::uint64_t> moved;
     for (const TrafficRecord& line : got[i].traffic()) {
       if (line.axis() == "expert") moved[line.direction()] += line.bytes();

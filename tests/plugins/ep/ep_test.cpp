@@ -13,9 +13,12 @@ namespace {
 void expect_as_one_rank(const LayerCase& c, int chunks) {
   SCOPED_TRACE(::testing::Message() << c.tokens.size() << " ranks, " << c.all() << " tokens, " << c.experts
                                     << " experts, k " << c.k << ", " << chunks << " chunks, recompute " << c.recompute);
-  const LayerRun run = run_ep(c, "chunks: " + std::to_string(chunks));
+  const std::string config = "chunks: " + std::to_string(chunks);
+  const LayerRun run = run_ep(c, config), host = run_ep(c, with(config, Counts::host));
   expect_same_layers(run, run_local(c), 3e-6);
   expect_well_behaved(run, c, chunks, DType::f32);
+  expect_well_behaved(host, c, chunks, DType::f32, Counts::host);
+  expect_same_bits(run, host);
 }
 
 TEST(Ep, RefusesAChunkWhoseRowsCannotBeCounted) {
@@ -94,8 +97,8 @@ TEST(Ep, RoundsOnlyWhatTravelsInBf16) {
   expect_same_layers(run, one, 3e-2);
   expect_well_behaved(run, c, 2, DType::bf16);
   EXPECT_GT(difference(run.layers[0].y, one.layers[0].y), 1e-5) << "nothing was rounded";
-  const LayerRun again = run_ep(c, "wire: BF16");
-  EXPECT_EQ(again.layers[0].y, run.layers[0].y);
+  expect_same_bits(run_ep(c, "wire: BF16"), run);
+  expect_same_bits(run_ep(c, "wire: BF16 counts: HOST"), run);
 }
 
 TEST(Ep, GivesTheSameBitsInEveryRunAndWithRecompute) {
@@ -103,19 +106,14 @@ TEST(Ep, GivesTheSameBitsInEveryRunAndWithRecompute) {
   const LayerRun first = run_ep(c, "chunks: 3"), second = run_ep(c, "chunks: 3");
   c.recompute = true;
   const LayerRun recomputed = run_ep(c, "chunks: 3");
-  for (const LayerRun* run : {&second, &recomputed}) {
-    for (std::size_t layer = 0; layer < first.layers.size(); ++layer) {
-      EXPECT_EQ(run->layers[layer].y, first.layers[layer].y);
-      EXPECT_EQ(run->layers[layer].dx, first.layers[layer].dx);
-      EXPECT_EQ(run->layers[layer].dweights, first.layers[layer].dweights);
-      EXPECT_EQ(run->layers[layer].gradients, first.layers[layer].gradients);
-    }
-  }
+  expect_same_bits(second, first);
+  expect_same_bits(recomputed, first);
 }
 
 // The experts of a chunk wait until the next chunk's exchange is over: that ends only if it runs meanwhile.
-void expect_overlap(const LayerCase& c, int chunks) {
-  SCOPED_TRACE(c.recompute);
+void expect_overlap(const LayerCase& c, int chunks, Counts counts) {
+  SCOPED_TRACE(::testing::Message() << c.recompute << (counts == Counts::host ? ", host counts" : ""));
+  const int told = counts == Counts::host ? 1 : 0;
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<int> ended(c.tokens.size());
@@ -129,9 +127,9 @@ void expect_overlap(const LayerCase& c, int chunks) {
     });
   };
   hooks.mlp_begins = [&](int rank, Stream& compute, int chunk, bool backward) {
-    if (chunk + 1 == chunks) return;     // nothing follows
-    const int forward = 1 + 2 * chunks;  // exchanges: the counts, and two of each chunk
-    const int before = backward ? forward + (c.recompute ? 1 : 0) : 1;
+    if (chunk + 1 == chunks) return;        // nothing follows
+    const int forward = told + 2 * chunks;  // exchanges: the counts, and two of each chunk
+    const int before = backward ? forward + (c.recompute ? told : 0) : told;
     const int outwards = backward && c.recompute ? 2 : 1;  // that a chunk needs
     const int wanted = before + outwards * (chunk + 2) + chunk;
     compute.run_on_host([&, rank, wanted] {
@@ -141,14 +139,16 @@ void expect_overlap(const LayerCase& c, int chunks) {
     });
   };
   const LayerRun run = sweep({static_cast<int>(c.tokens.size()), 1, [&](int) { return c; },
-                              [&](int) { return "chunks: " + std::to_string(chunks); }, hooks})[0];
+                              [&](int) { return with("chunks: " + std::to_string(chunks), counts); }, hooks})[0];
   EXPECT_TRUE(in_time) << "the next chunk did not come while one was computed";
   expect_same_layers(run, run_local(c), 3e-6);
 }
 
 TEST(Ep, TheNextChunkTravelsWhileOneIsComputed) {
-  expect_overlap({.tokens = {16, 24}}, 4);
-  expect_overlap({.tokens = {16, 24, 0}, .recompute = true}, 4);
+  for (const Counts counts : {Counts::device, Counts::host}) {
+    expect_overlap({.tokens = {16, 24}}, 4, counts);
+    expect_overlap({.tokens = {16, 24, 0}, .recompute = true}, 4, counts);
+  }
 }
 
 }  // namespace

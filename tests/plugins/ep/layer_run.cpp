@@ -70,6 +70,13 @@ class NotingCommunicator : public Communicator {
     real_.all_to_all(stream, send, send_counts, receive, receive_counts);
     if (hooks_.exchange_ended) hooks_.exchange_ended(rank(), stream, bytes);
   }
+  bool share(Stream& stream, const TensorView& memory) override { return real_.share(stream, memory); }
+  void all_to_all_rows(Stream& stream, const RowExchange& a) override {
+    notes_.push_back("all_to_all_rows " + std::to_string(a.send.shape[1]));
+    if (hooks_.exchange_begins) hooks_.exchange_begins(rank(), stream, -1);
+    real_.all_to_all_rows(stream, a);
+    if (hooks_.exchange_ended) hooks_.exchange_ended(rank(), stream, -1);
+  }
   void abort() noexcept override { real_.abort(); }
 
  private:

@@ -57,7 +57,7 @@ LayerRun run_local(const LayerCase& c);
 
 // For what must run while something else does: called on a rank's host thread, may put work on the stream it is given.
 struct LayerHooks {
-  // Around every exchange of the expert axis; bytes: that this rank receives from others.
+  // Around every exchange of the expert axis; bytes: that this rank receives from others, -1: the device alone knows.
   std::function<void(int rank, Stream&exchange, std::int64_t bytes)> exchange_begins, exchange_ended;
   // Before the experts compute with a chunk that has arrived.
   std::function<void(int rank, Stream& compute, int chunk, bool backward)> mlp_begins;

@@ -52,12 +52,16 @@ inline void sweep_random_cases(int ranks, int cases, unsigned first_seed) {
   const auto each = [&](int i) { return random_case(ranks, first_seed + static_cast<unsigned>(i)); };
   const std::vector<LayerRun> runs =
       sweep({ranks, cases, [&](int i) { return each(i).layer; }, [&](int i) { return each(i).config(); }});
+  const std::vector<LayerRun> host = sweep({ranks, cases, [&](int i) { return each(i).layer; },
+                                            [&](int i) { return with(each(i).config(), Counts::host); }});
   const std::vector<LayerRun> wanted = sweep({1, cases, [&](int i) { return each(i).layer; }, {}});
   for (int i = 0; i < cases; ++i) {
     const RandomCase c = each(i);
     SCOPED_TRACE(c.text());
     expect_same_layers(runs[i], wanted[i], c.wire == DType::f32 ? 5e-6 : 5e-2);
     expect_well_behaved(runs[i], c.layer, c.chunks, c.wire);
+    expect_well_behaved(host[i], c.layer, c.chunks, c.wire, Counts::host);
+    expect_same_bits(runs[i], host[i]);
     if (::testing::Test::HasFailure()) return;
   }
 }
