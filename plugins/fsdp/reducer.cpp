@@ -1,6 +1,7 @@
 #include "plugins/fsdp/reducer.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "plugins/fsdp/gatherer.h"
@@ -104,6 +105,7 @@ Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, DType 
         {.axis = &axis_of(context, index),
          .place = place,
          .bf16 = is_cut(context.placement, index, context.at) && sends_bf16(config, table_.units()[unit].kind),
+         .direct = false,
          .on_host = on_host[unit],
          .own_home = own_home,
          .written = table_.units()[unit].kind == UnitKind::experts,
@@ -111,6 +113,18 @@ Reducer::Reducer(const StartContext& context, const plugin::Fsdp& config, DType 
          .home = own_home ? region.slice(slots_.offset[unit], place.padded()) : as_one(owned[unit]),
          .computed = device_.make_event(),
          .reduced = device_.make_event()});
+  }
+  share_chunks();
+}
+
+// Once over each axis, in the order of units, which is that of all ranks.
+void Reducer::share_chunks() {
+  std::map<const Communicator*, bool> shared;
+  for (Unit& unit : units_) {
+    if (!unit.bf16) continue;
+    const auto [axis, is_new] = shared.emplace(unit.axis, false);
+    if (is_new) axis->second = unit.axis->share(network_, chunks_);
+    unit.direct = axis->second;
   }
 }
 
@@ -289,16 +303,17 @@ void Reducer::send_in_chunks(Unit& unit, const SegmentViews& ranges) {
     const TensorView sent{chunks_.slice(0, bytes).data, DType::bf16, Shape{ranks, count}};
     const TensorView landed{chunks_.slice(ranks * chunk * 2, bytes).data, DType::bf16, Shape{ranks, count}};
     wire_->to_bf16(network_, {home, begin, sent});
-    counts_.assign(static_cast<std::size_t>(ranks), count);
-    unit.axis->all_to_all(network_, sent, counts_, landed, counts_);
     const TensorView here = owned.slice(begin, count);
-    if (owned.dtype == DType::f32) {
-      wire_->landing_sum(network_, {landed, here, !unit.fresh});
+    const bool narrow = owned.dtype != DType::f32, add = !narrow && !unit.fresh;
+    const TensorView sum = narrow ? landing_.slice(0, count) : here;
+    if (unit.direct) {
+      unit.axis->sum_parts(network_, sent, sum, add);
     } else {
-      const TensorView sum = landing_.slice(0, count);
-      wire_->landing_sum(network_, {landed, sum, false});
-      add_narrow(here, sum, unit.fresh);
+      counts_.assign(static_cast<std::size_t>(ranks), count);
+      unit.axis->all_to_all(network_, sent, counts_, landed, counts_);
+      wire_->landing_sum(network_, {landed, sum, add});
     }
+    if (narrow) add_narrow(here, sum, unit.fresh);
   }
 }
 

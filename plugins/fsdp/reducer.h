@@ -4,10 +4,11 @@
 // are most of a model, written by that item instead) and reduced when the last of a run of items has. Sums are f32: over the items of a run in the home, over ranks by the reduce-scatter,
 // over runs at the owner in schedule order, over replicas once, at the step's last gradient.
 // BF16_ALL_TO_ALL: instead of the reduce-scatter the wire segment goes out in chunks, rounded to bf16, and the owner
-// adds what landed from all ranks, itself included, in f32 in rank order.
-// A unit that is not cut has the owner's gradient as its home, if that is f32 and on the device. Where owners store
-// bf16, every unit has a home, and what was summed in f32 is added to the owner's gradient and rounded, once for each
-// run and once for the replicas: as often as it is stored.
+// adds what landed from all ranks, itself included, in f32 in rank order. Where the ranks of the axis reach each
+// other's memory it takes that from where they have rounded it: nothing lands, and the sums are the same. A unit that
+// is not cut has the owner's gradient as its home, if that is f32 and on the device. Where owners store bf16, every
+// unit has a home, and what was summed in f32 is added to the owner's gradient and rounded, once for each run and once
+// for the replicas: as often as it is stored.
 #pragma once
 
 #include <memory>
@@ -54,7 +55,8 @@ class Reducer {
   struct Unit {
     Communicator* axis;  // that the unit is cut over
     UnitPlacement place;
-    bool bf16;  // the wire segment's all-to-all
+    bool bf16;    // the wire segment's all-to-all
+    bool direct;  // the same out of the other ranks' memory
     bool on_host;
     bool own_home;  // items add to a home of its own
     bool written;   // who makes its gradient can write it
@@ -66,6 +68,7 @@ class Reducer {
     std::uint64_t bytes = 0, replica_bytes = 0;  // received, over the axis of the cut and over the replicas
     std::unique_ptr<Event> computed, reduced;
   };
+  void share_chunks();
   bool goes_on(int item, int unit) const;
   bool open(Unit& unit, int index);  // there is something to add to
   void make_room(Unit& unit, int index);
