@@ -108,7 +108,7 @@ BackendCuda::~BackendCuda() {
     } catch (...) {  // whoever ran the step has been told
     }
   }
-  device_->failure()->look_by(nullptr);
+  device_->failure()->look_by(this, nullptr);
   device_->count_reads_of(nullptr);
 }
 
@@ -154,6 +154,12 @@ std::vector<PlanLine> BackendCuda::plan(std::span<const CollectiveUse>) const {
     planned.communicators += ranks > 1 ? 1 : 0;
   }
   std::vector<PlanLine> lines = device_overheads(planned);
+  if (config_.direct_exchange() && planned.communicators > 0) {
+    const auto communicators = static_cast<std::uint64_t>(planned.communicators);
+    lines.push_back({PeerExchange::purpose, Place::device, communicators * PeerExchange::device_bytes});
+    lines.push_back(
+        {std::string(PeerExchange::purpose) + " (host)", Place::host, communicators * PeerExchange::host_bytes});
+  }
   const auto add = [&](const Arena& arena, Place place) {
     for (const Arena::Line& line : arena.ledger()) {
       if (line.purpose.starts_with("operators") || line.purpose == "cuBLASLt workspace") {
@@ -203,7 +209,7 @@ const OperatorSet& BackendCuda::operators() {
   use_device(device.facts().device);
   operators_ = std::make_unique<CudaOperators>(device.facts(), device.memory(), device.host_memory(), widest_,
                                                choice_of(config_), deterministic_, grouped_of(config_));
-  device.failure()->look_by([&operators = *operators_] { operators.check(); });
+  device.failure()->look_by(this, [&operators = *operators_] { operators.check(); });
   device.count_reads_of([&operators = *operators_] { return operators.reads(); });
   return operators_->set();
 }
@@ -230,6 +236,9 @@ std::unique_ptr<Communicator> BackendCuda::make_communicator(const std::string& 
   setup.rank = static_cast<int>(own - ranks.begin());
   setup.connect_deadline = exchange_deadline_;
   setup.step_deadline = step_deadline_;
+  setup.share = config_.direct_exchange();
+  setup.row_blocks = static_cast<int>(config_.exchange_blocks());
+  setup.sum_blocks = static_cast<int>(config_.sum_blocks());
   for (const auto& limit : config_.communicator()) {
     if (limit.name() != name) continue;
     setup.min_ctas = static_cast<int>(limit.min_ctas());

@@ -1,6 +1,7 @@
 #include "plugins/backend_cuda/block_memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 
 #include "runtime/base/error.h"
@@ -77,6 +78,16 @@ void BlockMemory::release(void* memory, std::size_t) noexcept {
 BlockMemory::Numbers BlockMemory::numbers() const {
   std::lock_guard lock(mutex_);
   return numbers_;
+}
+
+BlockMemory::Block BlockMemory::block_of(const void* address) const {
+  const auto* at = static_cast<const std::byte*>(address);
+  std::lock_guard lock(mutex_);
+  const auto next = std::find_if(blocks_.rbegin(), blocks_.rend(), [&](const auto& block) {
+    return std::less_equal<const std::byte*>()(block.first, at);
+  });
+  if (next == blocks_.rend() || !std::less<const std::byte*>()(at, next->first + next->second)) return {};
+  return {next->first, next->second};
 }
 
 // The smallest free piece that is large enough, or null.

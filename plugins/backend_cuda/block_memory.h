@@ -48,6 +48,12 @@ class BlockMemory final : public MemorySource {
     std::uint64_t retries = 0;
   };
   Numbers numbers() const;
+  struct Block {
+    std::byte* begin = nullptr;
+    std::size_t bytes = 0;
+  };
+  // The one that `address` lies in; empty: none does.
+  Block block_of(const void* address) const;
 
  private:
   struct Piece {

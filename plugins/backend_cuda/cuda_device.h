@@ -50,6 +50,7 @@ class CudaDevice final : public Device {
   const std::string& uuid() const noexcept { return setup_.uuid; }
   const std::shared_ptr<Failure>& failure() const noexcept { return failure_; }
   BlockMemory::Numbers memory_numbers() const { return source_.numbers(); }
+  BlockMemory::Block block_of(const void* address) const { return source_.block_of(address); }  // of memory()
   // Operators that see device values by themselves: their reads are counted with the device's. Null: none.
   void count_reads_of(std::function<std::uint64_t()> others);
 

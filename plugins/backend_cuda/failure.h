@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -21,22 +22,25 @@ class Failure {
     keep(std::make_exception_ptr(Error(kind, message)));
   }
   bool failed() const noexcept { return failed_; }
-  // Throws what was set, or what `look` of look_by() throws.
+  // Throws what was set, or what one of look_by() throws.
   void rethrow() const {
     std::lock_guard lock(mutex_);
-    if (!failed_ && look_) {
+    for (const auto& [who, look] : looks_) {
+      if (failed_) break;
       try {
-        look_();
+        look();
       } catch (...) {
         keep(std::current_exception());
       }
     }
     if (failed_) std::rethrow_exception(error_);
   }
-  // `look` is called by everyone who has waited for a stream, and throws what kernels have found wrong; null: nobody.
-  void look_by(std::function<void()> look) {
+  // `look` is called by everyone who has waited for a stream, and throws what kernels have found wrong; null: those of
+  // `who` have ended.
+  void look_by(const void* who, std::function<void()> look) {
     std::lock_guard lock(mutex_);
-    look_ = std::move(look);
+    looks_.erase(who);
+    if (look) looks_.emplace(who, std::move(look));
   }
 
  private:
@@ -48,7 +52,7 @@ class Failure {
   mutable std::mutex mutex_;
   mutable std::atomic<bool> failed_ = false;
   mutable std::exception_ptr error_;
-  std::function<void()> look_;
+  std::map<const void*, std::function<void()>> looks_;
 };
 
 }  // namespace ananke::cuda

@@ -17,6 +17,7 @@ namespace {
 constexpr std::size_t most_tracked = 128;  // collectives whose ends are looked for one by one
 constexpr auto spin = std::chrono::microseconds(500);
 constexpr auto nap = std::chrono::microseconds(50);
+constexpr std::size_t most_told = 1024;  // bytes that a rank tells the others
 constexpr auto farewell_to_nccl = std::chrono::seconds(5);
 
 void pause_since(WatchClock::time_point start) {
@@ -79,6 +80,7 @@ NcclCommunicator::~NcclCommunicator() {
   watch_.remove(*this);
   closed_ = true;
   cudaSetDevice(device_.facts().device);
+  close_exchange();
   if (!aborted_) say_goodbye();
   peers_->leave();
   for (cudaEvent_t event : events_) cudaEventDestroy(event);
@@ -240,6 +242,7 @@ void NcclCommunicator::give_up(ErrorKind kind, const std::string& what, const st
   closed_ = true;
   device_.failure()->set(kind, fmt::format("{}: {}", context(what), reason));
   peers_->leave();
+  if (PeerExchange* exchange = started_exchange_) exchange->stop();
   abort_nccl();
 }
 
@@ -250,6 +253,23 @@ void NcclCommunicator::abort_nccl() noexcept {
   cudaSetDevice(device_.facts().device);
   if (nccl_) ncclCommAbort(nccl_);
   nccl_ = nullptr;
+}
+
+// Before NCCL's farewell, which waits for the others: nobody gives memory back that others still have open.
+void NcclCommunicator::close_exchange() noexcept {
+  if (!exchange_) return;
+  try {
+    const WatchClock::time_point start = WatchClock::now();
+    if (!idle()) {
+      exchange_->stop();
+      abort_nccl();
+    }
+    while (!idle() && WatchClock::now() - start < farewell_to_nccl) pause_since(start);
+  } catch (const std::exception& error) {
+    log_error("{}", error.what());
+  }
+  started_exchange_ = nullptr;
+  exchange_.reset();
 }
 
 // All work is done: lets NCCL send what it still holds for others, and waits for them a short while.
@@ -375,6 +395,66 @@ void NcclCommunicator::all_to_all(Stream& stream, const TensorView& send, std::s
     }
     const ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;
+  });
+}
+
+// By NCCL, since whoever made the communicator may have gone.
+std::vector<std::string> NcclCommunicator::tell(Stream& stream, const std::string& own) {
+  const auto ranks = static_cast<std::size_t>(size());
+  ANANKE_CHECK(own.size() < most_told, "{} bytes to tell other ranks, {} have room", own.size(), most_told - 1);
+  const Buffer there = device_.memory().allocate((ranks + 1) * most_told, "exchange between GPUs, start");
+  const Buffer here = device_.host_memory().allocate(ranks * most_told, "exchange between GPUs, start (host)");
+  std::memset(here.data(), 0, most_told);
+  std::memcpy(here.data(), own.data(), own.size());
+  const auto bytes = static_cast<std::int64_t>(most_told), all = static_cast<std::int64_t>(ranks) * bytes;
+  const TensorView mine = there.view(DType::u8, {bytes}, ranks * most_told), everyones = there.view(DType::u8, {all});
+  device_.copy(stream, mine.data, here.data(), most_told);
+  all_gather(stream, mine, everyones);
+  device_.copy(stream, here.data(), everyones.data, everyones.bytes());
+  stream.synchronize();
+  std::vector<std::string> texts;
+  for (std::size_t p = 0; p < ranks; ++p) texts.emplace_back(static_cast<const char*>(here.data()) + p * most_told);
+  return texts;
+}
+
+bool NcclCommunicator::share(Stream& stream, const TensorView& memory) {
+  CudaStream::of(stream);
+  if (size() == 1 || !setup_.share) return false;
+  if (!exchange_) {
+    exchange_ = std::make_unique<PeerExchange>(
+        PeerExchange::Setup{rank(), size(), setup_.row_blocks, setup_.sum_blocks}, device_);
+    started_exchange_ = exchange_.get();
+  }
+  const std::string reason = exchange_->share(memory, [&](const std::string& own) { return tell(stream, own); });
+  if (reason.empty()) {
+    checks_.shared.push_back(memory);
+  } else {
+    log_info("communicator {} of {} goes by NCCL alone: {}", setup_.name, format_ranks(setup_.ranks), reason);
+  }
+  return reason.empty();
+}
+
+PeerExchange& NcclCommunicator::exchange() {
+  ANANKE_CHECK(exchange_, "communicator {}: an exchange between GPUs that share no memory", setup_.name);
+  return *exchange_;
+}
+
+void NcclCommunicator::all_to_all_rows(Stream& stream, const RowExchange& a) {
+  CudaStream& mine = CudaStream::of(stream);
+  checks_.all_to_all_rows(a);
+  issue(mine, "all_to_all_rows", [&](cudaStream_t raw) {
+    exchange().all_to_all_rows(raw, a);
+    return ncclSuccess;
+  });
+}
+
+void NcclCommunicator::sum_parts(Stream& stream, const TensorView& parts, const TensorView& sum, bool add) {
+  CudaStream& mine = CudaStream::of(stream);
+  checks_.sum_parts(parts, sum);
+  if (sum.elements() == 0) return;
+  issue(mine, "sum_parts", [&](cudaStream_t raw) {
+    exchange().sum_parts(raw, parts, sum, add);
+    return ncclSuccess;
   });
 }
 

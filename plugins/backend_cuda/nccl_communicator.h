@@ -9,6 +9,9 @@
 // The communicator is non-blocking: no call into NCCL waits for a peer, so the deadlines below hold. A peer that is
 // gone is noticed by NCCL (another host's), by its process or its Presence (this host's), or by the deadline; then the
 // communicator is aborted, which ends its kernels, and whoever waits for a stream of the device throws.
+//
+// On one node ranks share memory; then rows and sums of bf16 go straight from GPU to GPU (peer_exchange.h), and the
+// same deadlines hold.
 #pragma once
 
 #include <nccl.h>
@@ -24,6 +27,7 @@
 
 #include "plugins/backend_cuda/collective_watch.h"
 #include "plugins/backend_cuda/cuda_device.h"
+#include "plugins/backend_cuda/peer_exchange.h"
 #include "plugins/backend_cuda/peers.h"
 #include "runtime/comm/collective_checks.h"
 #include "runtime/comm/communicator.h"
@@ -40,6 +44,8 @@ class NcclCommunicator final : public Communicator, private Watched {
     std::chrono::milliseconds connect_deadline{60000};
     std::chrono::milliseconds step_deadline{600000};  // of one collective, from when the one before it is done
     std::chrono::milliseconds farewell{1000};         // from a peer's end until what it takes part in counts as lost
+    bool share = true;                                // memory, where GPUs reach each other's
+    int row_blocks = 8, sum_blocks = 24;              // as PeerExchange::Setup
   };
   // All ranks come here with the same `peers`; null where there is one rank, whose collectives are copies. Blocks until
   // all are connected. Errors: worker_failed (a peer is gone, or NCCL says so), stalled (the deadline).
@@ -54,6 +60,9 @@ class NcclCommunicator final : public Communicator, private Watched {
   void broadcast(Stream& stream, const TensorView& buffer, int root) override;
   void all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> send_counts,
                   const TensorView& receive, std::span<const std::int64_t> receive_counts) override;
+  bool share(Stream& stream, const TensorView& memory) override;
+  void all_to_all_rows(Stream& stream, const RowExchange& a) override;
+  void sum_parts(Stream& stream, const TensorView& parts, const TensorView& sum, bool add) override;
   void abort() noexcept override;
 
  private:
@@ -66,6 +75,8 @@ class NcclCommunicator final : public Communicator, private Watched {
   };
 
   void connect();
+  std::vector<std::string> tell(Stream& stream, const std::string& own);
+  PeerExchange& exchange();
   template <class Call>
   void issue(CudaStream& stream, const char* what, Call call);
   void wait_until_issued(Lock& lock, ncclResult_t result, const char* what, std::chrono::milliseconds deadline);
@@ -75,15 +86,19 @@ class NcclCommunicator final : public Communicator, private Watched {
   void give_up(ErrorKind kind, const std::string& what, const std::string& reason) noexcept;
   void abort_nccl() noexcept;
   void say_goodbye() noexcept;
+  void close_exchange() noexcept;
   bool idle();
   void refuse_if_closed(const char* what) const;
   std::string context(const std::string& what) const;
 
   const Setup setup_;
-  const CollectiveChecks checks_;
+  CollectiveChecks checks_;
   const std::unique_ptr<Peers> peers_;
   CudaDevice& device_;
   CollectiveWatch& watch_;
+
+  std::unique_ptr<PeerExchange> exchange_;                 // from the first share() on
+  std::atomic<PeerExchange*> started_exchange_ = nullptr;  // the same, for the watch
 
   std::timed_mutex nccl_mutex_;  // held during a call into NCCL
   ncclComm_t nccl_ = nullptr;

@@ -27,11 +27,11 @@ std::string from_hex(const std::string& text) {
   return bytes;
 }
 
+}  // namespace
+
 bool same_process(const ProcessIdentity& a, const ProcessIdentity& b) {
   return !a.boot.empty() && a.boot == b.boot && a.space == b.space && a.process == b.process && a.start == b.start;
 }
-
-}  // namespace
 
 std::string encode(const PeerCard& card) {
   const ProcessIdentity& p = card.process;

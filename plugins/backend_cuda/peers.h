@@ -23,6 +23,7 @@ struct PeerCard {
   int nccl = 0;         // version of its library
   std::string nccl_id;  // what NCCL's first rank gives the others (ncclUniqueId's bytes); empty from all others
 };
+bool same_process(const ProcessIdentity& a, const ProcessIdentity& b);
 std::string encode(const PeerCard& card);
 PeerCard decode(const std::string& text);  // Error(internal) for what encode() did not make
 

@@ -27,6 +27,11 @@ const char* text_of(Fault fault) {
     case Fault::wire_piece:
       return "quantise or dequantise: piece {0} of {1} elements of a matrix of {2} columns does not lie in {3} values "
              "and {4} bytes";
+    case Fault::rows_leave: return "all_to_all_rows: {0} rows up to those for rank {2}, but {1} lie there to be sent";
+    case Fault::rows_arrive: return "all_to_all_rows: {0} rows arrive at rank {2}, which has room for {1}";
+    case Fault::peer_call:
+      return "all_to_all_rows or sum_parts: rank {0} makes a call for rows of {1} bytes, rank {2} for {3} at the same "
+             "time (negative: a sum's parts)";
     case Fault::group_rows: return "grouped_mlp: group {0} has rows [{1}, {2}) of {3}";
   }
   return "a kernel met values that it does not take";

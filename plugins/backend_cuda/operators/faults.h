@@ -26,6 +26,9 @@ enum class Fault : int {
   count_of_copies,       // copies, capacity
   wire_piece,            // piece, count, columns, values, bytes
   group_rows,            // group, first row, end, rows
+  rows_leave,            // rows up to those for a rank, rows there are, rank
+  rows_arrive,           // rows, capacity, rank
+  peer_call,             // rank, bytes of its call, another rank, bytes of that one's
 };
 
 struct FaultRecord {

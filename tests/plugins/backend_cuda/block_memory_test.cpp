@@ -94,6 +94,23 @@ TEST(BlockMemory, SharesBlocksAndGivesLargePiecesTheirOwn) {
   EXPECT_EQ(memory.numbers().blocks, 2u);
 }
 
+TEST(BlockMemory, KnowsTheBlockOfAnAddress) {
+  CountingSource source(64 * mib);
+  BlockMemory memory(source, 4 * mib);
+  EXPECT_EQ(memory.block_of(&source).begin, nullptr);
+  auto* first = static_cast<std::byte*>(memory.allocate(mib));
+  auto* second = static_cast<std::byte*>(memory.allocate(mib));
+  auto* large = static_cast<std::byte*>(memory.allocate(9 * mib));
+  EXPECT_EQ(memory.block_of(first).begin, memory.block_of(second + mib - 1).begin);
+  EXPECT_EQ(memory.block_of(first).bytes, 4 * mib);
+  EXPECT_EQ(memory.block_of(large + 5).begin, large);
+  const BlockMemory::Block whole = memory.block_of(large);
+  EXPECT_EQ(whole.bytes, 10 * mib);
+  EXPECT_NE(memory.block_of(whole.begin + whole.bytes - 1).begin, nullptr);
+  EXPECT_NE(memory.block_of(whole.begin + whole.bytes).begin, whole.begin);
+  for (std::byte* piece : {first, second, large}) memory.release(piece, 0);
+}
+
 TEST(BlockMemory, JoinsFreeNeighboursAndTakesTheBestFit) {
   CountingSource source(64 * mib);
   BlockMemory memory(source, 8 * mib);

@@ -202,7 +202,7 @@ TEST_F(CudaDeviceTest, AFailureIsThrownByEveryWaitAndTheFirstOneStays) {
 
 TEST_F(CudaDeviceTest, WhoWaitsLooksWhatKernelsFoundWrong) {
   bool wrong = false;
-  device().failure()->look_by([&] {
+  device().failure()->look_by(this, [&] {
     if (wrong) fail(ErrorKind::internal, "token 9 of a table of 8");
   });
   stream(Resource::compute).synchronize();
@@ -210,7 +210,7 @@ TEST_F(CudaDeviceTest, WhoWaitsLooksWhatKernelsFoundWrong) {
   EXPECT_EQ(error_of([&] { stream(Resource::compute).synchronize(); }), "internal: token 9 of a table of 8");
   wrong = false;
   EXPECT_EQ(error_of([&] { stream(Resource::compute).synchronize(); }), "internal: token 9 of a table of 8");
-  device().failure()->look_by(nullptr);
+  device().failure()->look_by(this, nullptr);
 }
 
 // What compute waits for another stream is not its work: of two pieces, one made while the other stream works.

@@ -1,5 +1,6 @@
 // One rank as a process with a GPU, for cuda_process_test.cpp:  cuda_rank_process FOLDER RANK SIZE SCENARIO
 //   sum    every collective once, checked
+//   peers  exchanges between memories, without NCCL, all ranks on the first GPU
 //   kill   the last rank kills itself between two collectives, the others go on until they get an error
 // Exits with the error's kind and writes the message to FOLDER/error.RANK.
 #include <csignal>
@@ -9,7 +10,7 @@
 
 #include "runtime/comm/folder_rendezvous.h"
 #include "tests/patience.h"
-#include "tests/plugins/backend_cuda/gpu.h"
+#include "tests/plugins/backend_cuda/peer_ranks.h"
 
 namespace ananke::testing {
 namespace {
@@ -54,7 +55,17 @@ void run(const std::string& folder, int rank, int size, const std::string& scena
   me.size = size;
   me.deadline = std::chrono::minutes(5);  // what ends the others is that the process is gone
   me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, test_patience);
-  me.device = open_gpu(rank);
+  me.device = open_gpu(scenario == "peers" ? 0 : rank);
+  if (scenario == "peers") {
+    PeerRank peer(rank, size, *me.rendezvous, *me.device);
+    RowRounds{.row = 4112, .most = 61, .rounds = 3}.run(peer);
+    PeerRank second(rank, size, *me.rendezvous, *me.device);  // another communicator, by the same blocks of memory
+    second.told = 1000;
+    sum_rounds(second, {7, 40000});
+    RowRounds{.row = 16, .most = 9, .rounds = 2}.run(peer);
+    peer.meet();
+    return;
+  }
   const auto world = me.communicator("world");
   if (scenario == "kill") return kill_last(me, *world);
   sum(me, *world);

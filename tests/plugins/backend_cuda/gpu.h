@@ -96,6 +96,7 @@ struct GpuRank {
   std::unique_ptr<cuda::CudaDevice> device;
   std::unique_ptr<cuda::CollectiveWatch> watch = std::make_unique<cuda::CollectiveWatch>();
   std::chrono::milliseconds deadline{20000};
+  int row_blocks = 8, sum_blocks = 24;  // of communicators made from now on
 
   std::unique_ptr<cuda::NcclCommunicator> communicator(const std::string& name) {
     cuda::NcclCommunicator::Setup setup;
@@ -105,6 +106,8 @@ struct GpuRank {
     setup.rank = rank;
     setup.connect_deadline = std::chrono::seconds(60);
     setup.step_deadline = deadline;
+    setup.row_blocks = row_blocks;
+    setup.sum_blocks = sum_blocks;
     std::unique_ptr<cuda::Peers> peers;
     if (size > 1) {
       int version = 0;

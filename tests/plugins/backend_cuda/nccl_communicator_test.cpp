@@ -203,6 +203,47 @@ TEST_P(Communicators, TwoOnTwoStreamsAtOnceAndManyCallsUnderWay) {
   });
 }
 
+// Straight between the GPUs, where they reach each other: as an all-to-all and a sum of what it brings.
+TEST_P(Communicators, RowsAndSumsBySharedMemory) {
+  run([](GpuRank& me) {
+    const auto world = me.communicator("world");
+    constexpr std::int64_t n = 40000, rows = 300, row = 4112;
+    OnDevice<std::uint8_t> memory(*me.device, std::max(2 * n * me.size, rows * me.size * row));
+    if (!world->share(me.network(), memory.view())) GTEST_SKIP() << "these GPUs do not reach each other's memory";
+    const auto count = [](int from, int to) { return (from * 97 + to * 31) % rows; };
+    std::vector<std::int32_t> out;
+    std::vector<std::uint8_t> sent, wanted;
+    for (int p = 0; p < me.size; ++p) {
+      out.push_back(count(me.rank, p));
+      sent.insert(sent.end(), static_cast<std::size_t>(count(me.rank, p) * row),
+                  static_cast<std::uint8_t>(me.rank * 16 + p));
+      wanted.insert(wanted.end(), static_cast<std::size_t>(count(p, me.rank) * row),
+                    static_cast<std::uint8_t>(p * 16 + me.rank));
+    }
+    sent.resize(static_cast<std::size_t>(memory.count));
+    wanted.resize(static_cast<std::size_t>(rows * me.size * row));
+    OnDevice<std::uint8_t> send(*me.device, sent);
+    OnDevice<std::int32_t> leaving(*me.device, out);
+    const TensorView landing = memory.view().slice(0, rows * me.size * row).reshaped({rows * me.size, row});
+    world->all_to_all_rows(me.network(), {send.view().slice(0, rows * me.size * row).reshaped({rows * me.size, row}),
+                                          leaving.view().reshaped({me.size, 1}),
+                                          landing,
+                                          {},
+                                          0,
+                                          {}});
+    me.network().synchronize();
+    std::vector<std::uint8_t> got(wanted.size());
+    me.device->read(landing, got.data());
+    EXPECT_TRUE(got == wanted);
+    OnDevice<float> sum(*me.device, n);
+    const TensorView parts{memory.view().data, DType::bf16, Shape{me.size, n}};
+    me.device->zero(me.network(), memory.view().data, memory.view().bytes());
+    world->sum_parts(me.network(), parts, sum.view(), false);
+    me.network().synchronize();
+    EXPECT_EQ(sum.read(), std::vector<float>(n, 0.0F));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Gpus, Communicators, ::testing::Values(1, 2, 4));
 
 TEST(CommunicatorMisuse, IsNamedOnTheCallingThread) {
