@@ -1,63 +1,25 @@
 // How gradients get to their owners: NCCL's reduce-scatter in fp32 against bf16 that travels all to all and is summed
-// in fp32 in the order of the ranks. One line a way: time, bytes that a rank receives in a second, ratio to the
-// reduce-scatter.
+// in fp32 in the order of the ranks, by NCCL and a kernel or by one kernel that reads from the other GPUs (sum_blocks
+// of backend_cuda). One line a way: time, bytes that a rank receives in a second, ratio to the reduce-scatter.
 //
 //   cuda_wire_bench [ranks [hosts [MiB of gradients in bf16]]]      default: all GPUs, 1 host, 512 MiB
+//   ANANKE_BENCH_BLOCKS=32 cuda_wire_bench                          with so many thread blocks of that kernel
 //
 // Ranks are processes with a GPU each. With more hosts than one, neighbouring ranks are told to be on so many different
 // ones (NCCL_HOSTID), so that only those of one host use NVLink and the others talk through sockets.
-#include <spawn.h>
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "plugins/backend_cuda/operators/cuda_operators.h"
 #include "runtime/comm/folder_rendezvous.h"
+#include "tests/bench/gpu_ranks.h"
 #include "tests/patience.h"
-#include "tests/plugins/backend_cuda/gpu.h"
 #include "tests/temporary_folder.h"
-
-extern char** environ;
 
 namespace ananke::testing {
 namespace {
-
-constexpr int warm_up = 3, rounds = 20;
-
-// Median time in microseconds on the network stream.
-class Clock {
- public:
-  explicit Clock(Stream& stream) : stream_(stream) {
-    for (cudaEvent_t* event : {&begin_, &end_}) cuda::check(cudaEventCreate(event), "make an event");
-  }
-  ~Clock() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  Clock(const Clock&) = delete;
-  Clock& operator=(const Clock&) = delete;
-
-  double time(const std::function<void()>& run) {
-    std::vector<float> times;
-    for (int i = -warm_up; i < rounds; ++i) {
-      cuda::check(cudaEventRecord(begin_, cuda::raw(stream_)), "record an event");
-      run();
-      cuda::check(cudaEventRecord(end_, cuda::raw(stream_)), "record an event");
-      stream_.synchronize();
-      float milliseconds = 0;
-      cuda::check(cudaEventElapsedTime(&milliseconds, begin_, end_), "take a time");
-      if (i >= 0) times.push_back(milliseconds);
-    }
-    std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
-    return static_cast<double>(times[rounds / 2]) * 1e3;
-  }
-
- private:
-  Stream& stream_;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
 
 // Every element of the vector is 1 + rank / 128, exact in bf16: so is their sum.
 float value_of(int rank) { return 1.0F + static_cast<float>(rank) / 128; }
@@ -86,6 +48,8 @@ void measure(GpuRank& me, int hosts, std::int64_t mebibytes) {
   const auto convert = [&] { wire.to_bf16(stream, {gradients.view().reshaped(rows), 0, sent}); };
   const auto exchange = [&] { world->all_to_all(stream, sent, counts, landed, counts); };
   const auto add = [&] { wire.landing_sum(stream, {landed, sum.view(), false}); };
+  const bool shared = hosts == 1 && world->share(stream, buffers.view(DType::u8, {4 * whole}));
+  const auto direct = [&] { world->sum_parts(stream, sent, sum.view(), false); };
   struct Way {
     const char* name;
     std::int64_t element;  // bytes
@@ -97,10 +61,13 @@ void measure(GpuRank& me, int hosts, std::int64_t mebibytes) {
       {"to bf16", 0, convert, false},
       {"all-to-all bf16", 2, exchange, false},
       {"all-to-all bf16 and sum fp32", 2, [&] { exchange(), add(); }, true},
-      {"to bf16, all-to-all, sum fp32", 2, [&] { convert(), exchange(), add(); }, true}};
+      {"to bf16, all-to-all, sum fp32", 2, [&] { convert(), exchange(), add(); }, true},
+      {"sum fp32 from GPU to GPU", 2, direct, true},
+      {"to bf16, sum from GPU to GPU", 2, [&] { convert(), direct(); }, true}};
   Clock clock(stream);
   double ceiling = 0;
   for (const Way& way : ways) {
+    if (!shared && std::string_view(way.name).ends_with("from GPU to GPU")) continue;
     const double us = clock.time(way.run);
     if (way.sums) check_sum(me, sum, way.name);
     if (ceiling == 0) ceiling = us;
@@ -121,41 +88,21 @@ int run_rank(const std::string& folder, int rank, int size, int hosts, std::int6
   me.deadline = std::chrono::minutes(2);
   me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, test_patience);
   me.device = open_gpu(rank);
+  if (const char* blocks = std::getenv("ANANKE_BENCH_BLOCKS")) me.sum_blocks = std::atoi(blocks);
   measure(me, hosts, mebibytes);
   return 0;
-}
-
-pid_t start_rank(const std::string& folder, int rank, int size, int hosts, const std::string& mebibytes) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  std::vector<std::string> arguments{
-      program, "rank", folder, std::to_string(rank), std::to_string(size), std::to_string(hosts), mebibytes};
-  std::string host = "NCCL_HOSTID=bench-" + std::to_string(rank * hosts / size);
-  std::vector<char*> words, variables;
-  for (auto& argument : arguments) words.push_back(argument.data());
-  for (char** variable = environ; *variable; ++variable) variables.push_back(*variable);
-  if (hosts > 1) variables.push_back(host.data());
-  words.push_back(nullptr);
-  variables.push_back(nullptr);
-  pid_t process = 0;
-  if (posix_spawn(&process, program.c_str(), nullptr, nullptr, words.data(), variables.data()) != 0) {
-    fail(ErrorKind::resource, "cannot start {}", program);
-  }
-  return process;
 }
 
 int run_all(int size, int hosts, const std::string& mebibytes) {
   const TemporaryFolder folder;
   std::vector<pid_t> processes;
   for (int rank = 0; rank < size; ++rank) {
-    processes.push_back(start_rank(folder.path(), rank, size, hosts, mebibytes));
+    const std::string host = "NCCL_HOSTID=bench-" + std::to_string(rank * hosts / size);
+    processes.push_back(start_again(
+        {"rank", folder.path(), std::to_string(rank), std::to_string(size), std::to_string(hosts), mebibytes},
+        hosts > 1 ? host : ""));
   }
-  int worst = 0;
-  for (const pid_t process : processes) {
-    int status = 0;
-    waitpid(process, &status, 0);
-    worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-  }
-  return worst;
+  return wait_for_all(processes);
 }
 
 int run(int argc, char** argv) {
