@@ -1,11 +1,11 @@
 #include <array>
 #include <initializer_list>
+#include <type_traits>
 
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/cuda_stream.h"
-#include "plugins/backend_cuda/operators/elements.cuh"
 #include "plugins/backend_cuda/operators/grouped_mlp.h"
-#include "plugins/backend_cuda/operators/reduce.cuh"
+#include "plugins/backend_cuda/operators/swiglu.cuh"
 #include "runtime/operators/arguments.h"
 #include "runtime/operators/carve.h"
 #include "runtime/operators/validate.h"
@@ -16,7 +16,7 @@ namespace {
 using Sizes = GroupedMlp::Sizes;
 using Ragged = Product::Ragged;
 
-constexpr int threads = 256;
+constexpr int threads = swiglu_threads;
 
 struct Saved {
   std::byte* both;  // [R, 2 F]: outputs of gate and, behind them, of up
@@ -24,6 +24,7 @@ struct Saved {
 struct Scratch {
   std::byte* middle;  // [R, F]: silu(gate) * up
   std::byte* dboth;   // [R, 2 F]: gradients of what is saved; those of `middle` first, in its first half
+  float* sums;        // [R, sm90::swiglu_sums(F)], whose sums are the gradients of rows' weights
 };
 
 Saved layout_saved(Carve& carve, const Sizes& s, DType elements) {
@@ -38,6 +39,7 @@ Scratch layout_scratch(Carve& carve, const Sizes& s, DType elements) {
   Scratch scratch{};
   scratch.middle = carve.take<std::byte>(bytes);
   scratch.dboth = carve.take<std::byte>(2 * bytes);
+  scratch.sums = carve.take<float>(s.rows * sm90::swiglu_sums(s.width));
   return scratch;
 }
 
@@ -48,57 +50,14 @@ std::size_t bytes_of(Layout layout, const Sizes& s, DType elements) {
   return carve.used();
 }
 
-__device__ float sigmoid_of(float z) { return 1.0f / (1.0f + expf(-z)); }
-
-// A thread per pack of `middle`; packs: of one of its rows. `used`: rows that groups have, on the device.
-template <int N, class T>
-__global__ void activate_kernel(std::int64_t count, std::int64_t packs, const std::int32_t* used, const T* both,
-                                T* middle) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= count || i >= *used * packs) return;
-  const std::int64_t gate = (i + i / packs * packs) * N, up = gate + packs * N;
-  const Pack<T, N> g = load<N>(both + gate), u = load<N>(both + up);
-  Pack<T, N> out;
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const float z = to_float(g.at[j]);
-    out.at[j] = from_float<T>(z * sigmoid_of(z) * to_float(u.at[j]));
-  }
-  store(middle + i * N, out);
-}
-
-// A warp per row, whose result goes on with a weight (row_weights null: 1). d silu(z) / dz = s (1 + z (1 - s)) with
-// s = 1 / (1 + e^-z). Also makes weight x `middle` again, for down's gradient, and the weight's gradient.
-template <int N, class T>
-__global__ void activate_backward_kernel(std::int64_t rows, std::int64_t packs, const std::int32_t* used,
-                                         const float* row_weights, const T* both, T* middle, T* dboth,
-                                         float* d_row_weights) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (threads / 32) + threadIdx.x / 32;
+// A thread per row: what its gradient was left in, summed.
+__global__ void add_sums_kernel(std::int64_t rows, std::int64_t sums_of_row, const std::int32_t* used,
+                                const float* sums, float* d_row_weights) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
   if (row >= rows || row >= *used) return;
-  const float weight = row_weights ? row_weights[row] : 1.0f;
-  double product = 0;
-  for (std::int64_t i = threadIdx.x % 32; i < packs; i += 32) {
-    const std::int64_t gate = (2 * row * packs + i) * N, up = gate + packs * N;
-    const Pack<T, N> g = load<N>(both + gate), u = load<N>(both + up), gradient = load<N>(dboth + gate);
-    Pack<T, N> m, dg, du;
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float z = to_float(g.at[j]), by = to_float(u.at[j]), unweighted = to_float(gradient.at[j]);
-      const float sigmoid = sigmoid_of(z), silu = z * sigmoid, d = weight * unweighted;
-      sum += silu * by * unweighted;
-      m.at[j] = from_float<T>(weight * (silu * by));
-      du.at[j] = from_float<T>(d * silu);
-      dg.at[j] = from_float<T>(d * by * (sigmoid * (1.0f + z * (1.0f - sigmoid))));
-    }
-    product += static_cast<double>(sum);
-    store(middle + (row * packs + i) * N, m);
-    store(dboth + up, du);
-    store(dboth + gate, dg);
-  }
-  if (!d_row_weights) return;
-  product = warp_sum(product);
-  if (threadIdx.x % 32 == 0) d_row_weights[row] = static_cast<float>(product);
+  double all = 0;
+  for (std::int64_t i = 0; i < sums_of_row; ++i) all += static_cast<double>(sums[row * sums_of_row + i]);
+  d_row_weights[row] = static_cast<float>(all);
 }
 
 std::span<const std::int32_t> checked(const Sizes& n, std::span<const std::int32_t> offsets) {
@@ -241,6 +200,23 @@ struct DeviceGroups {
   void make_gradient(const Rows& a, const Rows& b, const MatrixStack& w, bool overwrite) const {
     products.multiply_rows(stream, groups(), table(a), table(b), stack(w, a.columns, b.columns), !overwrite);
   }
+  // Gate's and up's products of x, which are kept, and the activation.
+  void swiglu(const Rows& x, const MatrixStack& gate_and_up, const Saved& saved, const Scratch& scratch) const {
+    products.multiply_swiglu(stream, groups(), table(x), stack(gate_and_up, 2 * n.width, n.hidden),
+                             table(whole(saved.both, 2 * n.width)), table(whole(scratch.middle, n.width)));
+  }
+  // From dy through down and the activation; makes row weights x the activation again.
+  void swiglu_backward(const Rows& dy, const GroupedMlp::Backward& a, const Saved& saved,
+                       const Scratch& scratch) const {
+    auto* d_row_weights = data<float>(a.d_row_weights);
+    products.multiply_swiglu_backward(stream, groups(), table(dy), stack(a.weights.down, n.hidden, n.width),
+                                      {saved.both, data<const float>(a.row_weights), scratch.dboth, scratch.middle,
+                                       d_row_weights ? scratch.sums : nullptr});
+    if (!d_row_weights) return;
+    add_sums_kernel<<<static_cast<unsigned>(blocks_for(n.rows, threads)), threads, 0, stream>>>(
+        n.rows, sm90::swiglu_sums(n.width), offsets + n.groups, scratch.sums, d_row_weights);
+    ANANKE_CUDA_LAUNCHED("grouped_mlp: gradient of rows' weights");
+  }
   // Whether the kernels take the matrices, and tables of `hidden` columns at these addresses (null: there is none). In
   // `saved` and `workspace` lies nothing that they would not take beside those.
   bool take(const GroupedMlp::Weights& w, std::initializer_list<const void*> tables) const {
@@ -263,7 +239,7 @@ void activate(const Groups& groups, const std::int32_t* used, const Saved& saved
     using T = decltype(element);
     with_packs<T>(groups.n.width, {saved.both, scratch.middle}, [&](auto width) {
       constexpr int N = decltype(width)::value;
-      activate_kernel<N><<<static_cast<unsigned>(blocks_for(count / N, threads)), threads, 0, groups.stream>>>(
+      swiglu_kernel<N><<<static_cast<unsigned>(blocks_for(count / N, threads)), threads, 0, groups.stream>>>(
           count / N, groups.n.width / N, used, reinterpret_cast<const T*>(saved.both),
           reinterpret_cast<T*>(scratch.middle));
       ANANKE_CUDA_LAUNCHED("grouped_mlp: activation");
@@ -271,35 +247,45 @@ void activate(const Groups& groups, const std::int32_t* used, const Saved& saved
   });
 }
 
-template <class Groups>
-void activate_backward(const Groups& groups, const std::int32_t* used, const Saved& saved, const Scratch& scratch,
-                       const float* row_weights, float* d_row_weights) {
+void activate_backward(const LibraryGroups& groups, const GroupedMlp::Backward& a, const Saved& saved,
+                       const Scratch& scratch) {
   const std::int64_t rows = groups.most_rows();
   if (rows == 0) return;
   with_elements(groups.elements, [&](auto element) {
     using T = decltype(element);
     with_packs<T>(groups.n.width, {saved.both, scratch.middle, scratch.dboth}, [&](auto width) {
       constexpr int N = decltype(width)::value;
-      activate_backward_kernel<N><<<static_cast<unsigned>(blocks_for(rows, threads / 32)), threads, 0, groups.stream>>>(
-          rows, groups.n.width / N, used, row_weights, reinterpret_cast<const T*>(saved.both),
-          reinterpret_cast<T*>(scratch.middle), reinterpret_cast<T*>(scratch.dboth), d_row_weights);
+      swiglu_backward_kernel<N><<<static_cast<unsigned>(blocks_for(rows, threads / 32)), threads, 0, groups.stream>>>(
+          rows, groups.n.width / N, data<const std::int32_t>(a.offsets) + groups.n.groups,
+          data<const float>(a.row_weights), reinterpret_cast<const T*>(saved.both),
+          reinterpret_cast<T*>(scratch.middle), reinterpret_cast<T*>(scratch.dboth), data<float>(a.d_row_weights));
       ANANKE_CUDA_LAUNCHED("grouped_mlp: gradient of the activation");
     });
   });
 }
 
+// Gate's and up's products of x and, where there is to be an output, the activation.
 template <class Groups>
-void run_forward(const Groups& groups, const GroupedMlp::Forward& a, const Saved& saved, const Scratch& scratch) {
+void run_activation(const Groups& groups, const GroupedMlp::Forward& a, const Saved& saved, const Scratch& scratch) {
   const Sizes& n = groups.n;
   const Rows x = whole(a.x.data, n.hidden);
   if (joined(a.weights.gate, a.weights.up, n)) {
+    if constexpr (std::is_same_v<Groups, DeviceGroups>) {
+      if (a.y) return groups.swiglu(x, a.weights.gate, saved, scratch);
+    }
     groups.apply(x, a.weights.gate, true, whole(saved.both, 2 * n.width));
   } else {
     groups.apply(x, a.weights.gate, true, half(saved.both, 0, n, groups.elements));
     groups.apply(x, a.weights.up, true, half(saved.both, 1, n, groups.elements));
   }
+  if (a.y) activate(groups, data<const std::int32_t>(a.offsets) + n.groups, saved, scratch);
+}
+
+template <class Groups>
+void run_forward(const Groups& groups, const GroupedMlp::Forward& a, const Saved& saved, const Scratch& scratch) {
+  const Sizes& n = groups.n;
+  run_activation(groups, a, saved, scratch);
   if (!a.y) return;
-  activate(groups, data<const std::int32_t>(a.offsets) + n.groups, saved, scratch);
   groups.apply(whole(scratch.middle, n.width), a.weights.down, true, whole(a.y.data, n.hidden));
 }
 
@@ -309,9 +295,12 @@ void run_backward(const Groups& groups, const GroupedMlp::Backward& a, const Sav
   const Rows x = whole(a.x.data, n.hidden), dx = whole(a.dx.data, n.hidden), dy = whole(a.dy.data, n.hidden),
              dboth = whole(scratch.dboth, 2 * n.width);
   const auto half_of_dboth = [&](int which) { return half(scratch.dboth, which, n, groups.elements); };
-  groups.apply(dy, a.weights.down, false, half_of_dboth(0));
-  activate_backward(groups, data<const std::int32_t>(a.offsets) + n.groups, saved, scratch,
-                    data<const float>(a.row_weights), data<float>(a.d_row_weights));
+  if constexpr (std::is_same_v<Groups, DeviceGroups>) {
+    groups.swiglu_backward(dy, a, saved, scratch);
+  } else {
+    groups.apply(dy, a.weights.down, false, half_of_dboth(0));
+    activate_backward(groups, a, saved, scratch);
+  }
   if (joined(a.weights.gate, a.weights.up, n)) {
     groups.apply(dboth, a.weights.gate, false, dx);
   } else {

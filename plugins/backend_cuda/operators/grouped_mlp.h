@@ -12,7 +12,8 @@ namespace ananke::cuda {
 enum class GroupedKernels { sm90, cublaslt };
 
 // Kernels of sm90/ take bf16 matrices with sizes and strides that are multiples of 8, and in the backward pass those
-// whose up lies right behind their gate: all groups at once, offsets stay on the device. The rest are products of
+// whose up lies right behind their gate: all groups at once, offsets stay on the device, and the activation and its
+// gradient are made in the products' kernels. The rest are products of
 // cuBLASLt, group by group, so a call whose caller does not know the offsets reads them on the host: the one exception
 // to the rule that operators read nothing there (offset_reader.h counts it). Several groups at a time on streams beside
 // the caller's. Where up's matrices lie right behind gate's, both are one product. Keeps what gate and up give.

@@ -29,6 +29,10 @@ struct Config {
   static constexpr int slab_bytes = 64 * 128, a_bytes = tile_m * 128, b_bytes = tile_n * 128;
   static constexpr int stage_bytes = a_bytes + b_bytes, out_bytes = consumers * slabs * slab_bytes;
   static constexpr int barriers = 2 * (stages + tile_slots);
+  // What fused.cuh has others for: warps that a tile is told to; columns of the output from tile to tile; whether these
+  // are half of a tile's, and the others lie `call.n` behind them.
+  static constexpr int readers = 4 * consumers, step_n = tile_n;
+  static constexpr bool paired = false;
   static constexpr int out_columns = 128 / static_cast<int>(sizeof(Out)), tile_slabs = tile_n / out_columns;
   // A slab begins at a multiple of 1024 bytes, which the launch does not promise.
   static constexpr std::size_t shared_bytes(int groups) {
@@ -77,8 +81,8 @@ struct Place {
 
 // Piece `block` of both factors.
 template <class C>
-__device__ __forceinline__ void load_piece(const CUtensorMap& a, const CUtensorMap& b, const Tile& tile, int block,
-                                           std::uint32_t to, std::uint32_t barrier) {
+__device__ __forceinline__ void load_piece(const CUtensorMap& a, const CUtensorMap& b, const Arguments& call,
+                                           const Tile& tile, int block, std::uint32_t to, std::uint32_t barrier) {
   const int k = block * tile_k + (C::ragged == Ragged::k ? tile.k_begin : 0);
   if constexpr (C::a_major == Major::k) {
     load_box(to, a, k, tile.row, 0, barrier);
@@ -90,17 +94,18 @@ __device__ __forceinline__ void load_piece(const CUtensorMap& a, const CUtensorM
   const int matrix = C::ragged == Ragged::m ? tile.group : 0;
   if constexpr (C::b_major == Major::k) {
     load_box(to_b, b, k, tile.column, matrix, barrier);
+    if constexpr (C::paired) load_box(to_b + C::b_bytes / 2, b, k, tile.column + call.n, matrix, barrier);
   } else {
 #pragma unroll
     for (int i = 0; i < C::tile_n; i += 64) load_box(to_b + i * 128, b, tile.column + i, k, matrix, barrier);
   }
 }
 
-// The first warp of the first warpgroup.
-template <class C>
+// The first warp of the first warpgroup. begin(tile): by one thread, before a tile's pieces.
+template <class C, class Begin>
 __device__ __forceinline__ void produce(const Shared<C>& shared, const CUtensorMap& a, const CUtensorMap& b,
-                                        const Arguments& call) {
-  const Schedule<C::ragged, C::tile_m, C::tile_n> schedule(call, shared.table);
+                                        const Arguments& call, const Begin& begin) {
+  const Schedule<C::ragged, C::tile_m, C::step_n> schedule(call, shared.table);
   if (threadIdx.x % 32 != 0) return;
   Place<C::stages> stage;
   Place<C::tile_slots> slot;
@@ -113,10 +118,11 @@ __device__ __forceinline__ void produce(const Shared<C>& shared, const CUtensorM
     slot.advance();
     if (tile.group < 0) break;
     number = schedule.take();  // early: the answer takes a while
+    begin(tile);
     for (int block = 0; block < tile.k_blocks; ++block) {
       wait(shared.empty(stage.at), stage.parity ^ 1);
       arrive_expecting(shared.full(stage.at), C::stage_bytes);
-      load_piece<C>(a, b, tile, block, shared.stage(stage.at), shared.full(stage.at));
+      load_piece<C>(a, b, call, tile, block, shared.stage(stage.at), shared.full(stage.at));
       stage.advance();
     }
   }
@@ -262,6 +268,19 @@ __device__ __forceinline__ void consume(const Shared<C>& shared, const CUtensorM
   if (threadIdx.x % 128 == 0) wait_stores();
 }
 
+// By one thread of a block, before the others.
+template <class C>
+__device__ __forceinline__ void init_barriers(const Shared<C>& shared) {
+  for (int i = 0; i < C::stages; ++i) {
+    barrier_init(shared.full(i), 1);
+    barrier_init(shared.empty(i), 4 * C::consumers);  // warps
+  }
+  for (int i = 0; i < C::tile_slots; ++i) {
+    barrier_init(shared.tile_full(i), 1);
+    barrier_init(shared.tile_empty(i), C::readers);
+  }
+}
+
 template <class C>
 __global__ void __launch_bounds__(C::threads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
@@ -273,20 +292,13 @@ __global__ void __launch_bounds__(C::threads, 1)
     prefetch(a);
     prefetch(b);
     prefetch(out);
-    for (int i = 0; i < C::stages; ++i) {
-      barrier_init(shared.full(i), 1);
-      barrier_init(shared.empty(i), 4 * C::consumers);  // warps
-    }
-    for (int i = 0; i < C::tile_slots; ++i) {
-      barrier_init(shared.tile_full(i), 1);
-      barrier_init(shared.tile_empty(i), 4 * C::consumers);
-    }
+    init_barriers(shared);
     fence_barrier_init();
   }
   __syncthreads();
   if (warp < 4) {
     lower_registers<40>();
-    if (warp == 0) produce<C>(shared, a, b, call);
+    if (warp == 0) produce<C>(shared, a, b, call, [](const Tile&) {});
   } else {
     raise_registers<232>();
     consume<C>(shared, out, call, warp / 4 - 1);

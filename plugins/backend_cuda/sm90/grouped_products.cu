@@ -1,18 +1,13 @@
 #include <array>
 
+#include "plugins/backend_cuda/sm90/grouped_configs.cuh"
 #include "plugins/backend_cuda/sm90/grouped_products.h"
-#include "plugins/backend_cuda/sm90/launch.cuh"
 #include "runtime/base/error.h"
 
 namespace ananke::cuda::sm90 {
 namespace {
 
-using Forward = Config<Ragged::m, Major::k, Major::k, __nv_bfloat16>;
-using Backward = Config<Ragged::m, Major::k, Major::mn, __nv_bfloat16>;
-using Gradient = Config<Ragged::k, Major::mn, Major::mn, float>;
-
 constexpr int streams = 4;  // that launches come from
-constexpr int strip = 16;   // tiles of 128 rows beside 8 of 256 columns are what all SMs of a device compute at a time
 
 int narrow(std::int64_t n) { return static_cast<int>(n); }
 
@@ -30,11 +25,23 @@ GroupedProducts::GroupedProducts(const DeviceFacts& facts, Faults& faults, Arena
   prepare<Forward>();
   prepare<Backward>();
   prepare<Gradient>();
+  prepare_swiglu();
 }
 
 bool GroupedProducts::take(std::int64_t groups, std::span<const Matrices> matrices) const {
-  if (blocks_ == 0 || groups <= 0 || groups > most_groups<Forward>) return false;
+  if (blocks_ == 0 || groups <= 0 || groups > most_grouped) return false;
   return std::ranges::all_of(matrices, can_be_mapped);
+}
+
+Arguments GroupedProducts::arguments(cudaStream_t stream, const Groups& groups) {
+  Arguments call{};
+  call.offsets = groups.offsets;
+  call.groups = narrow(groups.count);
+  call.rows = narrow(groups.rows);
+  call.strip = strip;
+  call.counter = static_cast<TileCounter*>(counters_->of(stream).data);
+  call.faults = faults_;
+  return call;
 }
 
 void GroupedProducts::multiply(cudaStream_t stream, const Groups& groups, const Matrices& x, const Matrices& w,
@@ -46,15 +53,9 @@ void GroupedProducts::multiply(cudaStream_t stream, const Groups& groups, const 
   expect("the length of rows of the output", out.columns, transposed ? w.columns : w.rows);
   ANANKE_CHECK(x.dtype == DType::bf16 && w.dtype == DType::bf16 && out.dtype == DType::bf16,
                "grouped product of {} by {} into {}", name_of(x.dtype), name_of(w.dtype), name_of(out.dtype));
-  Arguments call{};
-  call.offsets = groups.offsets;
-  call.groups = narrow(groups.count);
-  call.rows = narrow(groups.rows);
+  Arguments call = arguments(stream, groups);
   call.n = narrow(out.columns);
   call.k = narrow(x.columns);
-  call.strip = strip;
-  call.counter = static_cast<TileCounter*>(counters_->of(stream).data);
-  call.faults = faults_;
   if (transposed) {
     launch<Backward>(stream, *maps_, blocks_, x, w, out, call);
   } else {
@@ -71,16 +72,10 @@ void GroupedProducts::multiply_rows(cudaStream_t stream, const Groups& groups, c
   expect("the length of rows of the output", out.columns, b.columns);
   ANANKE_CHECK(a.dtype == DType::bf16 && b.dtype == DType::bf16 && out.dtype == DType::f32,
                "grouped product of {} by {} into {}", name_of(a.dtype), name_of(b.dtype), name_of(out.dtype));
-  Arguments call{};
-  call.offsets = groups.offsets;
-  call.groups = narrow(groups.count);
-  call.rows = narrow(groups.rows);
+  Arguments call = arguments(stream, groups);
   call.m = narrow(out.rows);
   call.n = narrow(out.columns);
   call.add = add;
-  call.strip = strip;
-  call.counter = static_cast<TileCounter*>(counters_->of(stream).data);
-  call.faults = faults_;
   launch<Gradient>(stream, *maps_, blocks_, a, b, out, call);
 }
 
