@@ -13,8 +13,8 @@ using Pieces = Pack<bf16, 8>;
 
 __device__ __forceinline__ Pieces as_pieces(const uint4& values) { return reinterpret_cast<const Pieces&>(values); }
 
-// What a thread of three warps (fused.cuh) has of 64 rows of a tile: piece `piece` of every slab in row `row` of the half
-// and in each `step`th one behind it. Warps take turns at having one row more.
+// What a thread of three warps (fused.cuh) has of 64 rows of a tile: piece `piece` of every slab in row `row` of the
+// half and in each `step`th one behind it. Warps take turns at having one row more.
 struct PieceOfRows {
   static constexpr int warps = 3, step = 4 * warps, slab_bytes = 64 * 128;
   const int row, piece;
@@ -70,12 +70,13 @@ struct SwigluBackward {
   float* sums;               // [R, pieces of 256 columns of n]: of <middle / weight, its gradient>; or null
 
   __device__ __forceinline__ void begin(const Arguments& call, const Tile& tile) const {
-    if constexpr (!ahead) return;
+    if constexpr (ahead) {
 #pragma unroll
-    for (int i = 0; i < tile_n; i += 64) {
-      if (tile.column + i >= call.n) continue;
-      prefetch_box(both_map, tile.column + i, tile.row, 0);
-      prefetch_box(both_map, tile.column + i, tile.row, 1);
+      for (int i = 0; i < tile_n; i += 64) {
+        if (tile.column + i >= call.n) continue;
+        prefetch_box(both_map, tile.column + i, tile.row, 0);
+        prefetch_box(both_map, tile.column + i, tile.row, 1);
+      }
     }
   }
 
@@ -103,8 +104,8 @@ struct SwigluBackward {
       for (int slab = 0; slab < slabs_of_tile; ++slab) {
         if (!any || column + slab * 64 >= n) continue;
         Pieces m, dgate, dup;
-        sum += swiglu_backward(as_pieces(gate[slab]), as_pieces(up[slab]), mine.at(slabs, slab, r), weight, m, dgate,
-                               dup);
+        sum +=
+            swiglu_backward(as_pieces(gate[slab]), as_pieces(up[slab]), mine.at(slabs, slab, r), weight, m, dgate, dup);
         bf16* const to = dboth + at + slab * 64;
         store(to, dgate);
         store(to + n, dup);

@@ -1,8 +1,8 @@
 // The products of gemm.cuh with something made of a tile's values before they are stored.
 //
 // Warpgroups that multiply round a tile's sums to bf16, leave them in shared memory and go on with the next tile. Three
-// warps beside the one that loads take them from there, 64 rows at a time, compute what the epilogue says and write rows
-// of global memory themselves. They work beside the next tile's products, so what they do costs time only where it
+// warps beside the one that loads take them from there, 64 rows at a time, compute what the epilogue says and write
+// rows of global memory themselves. They work beside the next tile's products, so what they do costs time only where it
 // takes longer than those. An epilogue is a struct with what it needs from the call and with
 //   paired                                     columns of a tile: see Config in gemm.cuh
 //   begin(call, tile)                          by one thread, when a tile's first pieces are about to be loaded
@@ -22,9 +22,7 @@ struct Fused : Base {
   static constexpr bool paired = Epilogue::paired;
   static constexpr int step_n = paired ? Base::tile_n / 2 : Base::tile_n;
   static constexpr int handed = Base::barriers, barriers = handed + 2 * Base::consumers;
-  static constexpr std::size_t shared_bytes(int groups) {
-    return Base::shared_bytes(groups) + 2 * Base::consumers * 8;
-  }
+  static constexpr std::size_t shared_bytes(int groups) { return Base::shared_bytes(groups) + 2 * Base::consumers * 8; }
 
   static_assert(Base::ragged == Ragged::m && sizeof(typename Base::Out) == 2);
   static_assert(Base::slabs == Base::tile_slabs, "a warpgroup leaves all of its rows at once");

@@ -1,7 +1,9 @@
 // Router and its balance, permute and combine, grouped MLP.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tests/plugins/backend_cuda/operators/bench.h"
@@ -236,15 +238,23 @@ struct MlpCase {
   bool weighted = false, made_again = false, overwrite = false;
 };
 
+// Random numbers in rows of groups, NaN behind them.
+Floats rows_of_groups(const MlpCase& c, std::int64_t columns, unsigned seed) {
+  Floats values = random_floats(c.n.rows * columns, seed);
+  const std::int64_t used = std::min<std::int64_t>(c.offsets.back(), c.n.rows) * columns;
+  std::fill(values.begin() + used, values.end(), std::numeric_limits<float>::quiet_NaN());
+  return values;
+}
+
 Results grouped_mlp(Bench& bench, const MlpCase& c) {
   const GroupedMlp::Sizes& n = c.n;
   const std::int64_t block = n.hidden * n.width, stride = 3 * block + 8;  // experts lie with something between them
   const Shape rows{n.rows, n.hidden};
-  const Tensor x = bench.activation(random_floats(n.rows * n.hidden, 1), rows);
+  const Tensor x = bench.activation(rows_of_groups(c, n.hidden, 1), rows);
   const Tensor offsets = bench.tensor(c.offsets, {n.groups + 1});
   const Tensor weights = bench.activation(random_floats(n.groups * stride, 2), {n.groups * stride});
   const Tensor dweights = bench.tensor(Floats(static_cast<std::size_t>(n.groups * stride), 0.5f), {n.groups * stride});
-  const Tensor dy = bench.activation(random_floats(n.rows * n.hidden, 3), rows);
+  const Tensor dy = bench.activation(rows_of_groups(c, n.hidden, 3), rows);
   const Tensor y = bench.activation(Floats(static_cast<std::size_t>(n.rows * n.hidden), 42.0f), rows);
   const Tensor dx = bench.activation(Floats(static_cast<std::size_t>(n.rows * n.hidden), 42.0f), rows);
   const auto stack = [&](const Tensor& all, std::int64_t at, Shape shape) {
@@ -262,7 +272,7 @@ Results grouped_mlp(Bench& bench, const MlpCase& c) {
   if (c.known) known.assign(c.offsets.begin(), c.offsets.end());
   bench->grouped_mlp->forward(bench.stream(), {x, offsets, stacks(weights), y, saved, workspace, known});
   GroupedMlp::Backward backward{x, offsets, stacks(weights), dy, dx, stacks(dweights), saved, again, known};
-  const Tensor row_weights = bench.tensor(random_floats(n.rows, 4), {n.rows});
+  const Tensor row_weights = bench.tensor(rows_of_groups(c, 1, 4), {n.rows});
   const Tensor d_row_weights = bench.tensor(Floats(static_cast<std::size_t>(n.rows), 42.0f), {n.rows});
   if (c.weighted) {
     backward.row_weights = row_weights;
@@ -311,6 +321,9 @@ const MlpCase aligned_cases[] = {{{64, 32, 48, 1}, {0, 64}},
                                  {{700, 136, 264, 6}, {0, 0, 0, 0, 0, 0, 700}, false, false, true, true},
                                  {{700, 136, 264, 6}, {0, 0, 129, 129, 320, 511, 511}, false, false, true, false, true},
                                  {{700, 136, 264, 6}, {0, 127, 127, 127, 127, 127, 127}, false, false, true},
+                                 {{700, 136, 264, 6}, {0, 0, 0, 333, 333, 333, 333}, false, false, true},
+                                 {{300, 72, 520, 4}, {0, 0, 0, 0, 0}, false, false, true},
+                                 {{300, 72, 520, 4}, {0, 65, 65, 255, 299}, false, false, true, true},
                                  {{1024, 512, 320, 3}, {0, 384, 640, 1024}, false, false, true}};
 
 TEST_F(CudaGroupedMlp, MatchesTheHostWithoutReadingOffsets) {
@@ -323,6 +336,27 @@ TEST_F(CudaGroupedMlp, MatchesTheHostWithoutReadingOffsets) {
   }
   if (!compute_capability_9()) GTEST_SKIP() << "offsets are read where the device is not of compute capability 9.0";
   EXPECT_EQ(device->reads(), 0u);
+}
+
+// What is kept and what is made again are the same bits, by kernels that make the activation as well and by others.
+TEST_F(CudaGroupedMlp, GivesTheSameBitsWhereActivationsAreMadeAgain) {
+  for (const GroupedKernels kernels : {GroupedKernels::sm90, GroupedKernels::cublaslt}) {
+    const auto device = cuda_bench(DType::bf16, AttentionChoice::own, false, kernels);
+    for (MlpCase c : aligned_cases) {
+      c.made_again = false;
+      const Results kept = grouped_mlp(*device, c);
+      c.made_again = true;
+      const Results again = grouped_mlp(*device, c);
+      device->check_guards();
+      device->clear();
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        for (std::size_t j = 0; j < kept[i].values.size(); ++j) {
+          ASSERT_EQ(std::bit_cast<std::uint64_t>(kept[i].values[j]), std::bit_cast<std::uint64_t>(again[i].values[j]))
+              << kept[i].name << "[" << j << "] of " << c.n.rows << " rows";
+        }
+      }
+    }
+  }
 }
 
 TEST_F(CudaGroupedMlp, MatchesTheHostByCublasLt) {
