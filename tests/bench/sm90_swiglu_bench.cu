@@ -11,6 +11,8 @@
 namespace ananke::cuda::sm90 {
 namespace {
 
+using ForwardRows = Fused<Forward, StoreRows>;
+using BackwardRows = Fused<Backward, StoreRows>;
 using BackwardLate = Fused<Backward, SwigluBackward<false>>;  // reads `both` from memory when a tile is done
 
 struct Problem {
@@ -68,6 +70,8 @@ class Run {
     prepare_fused<ForwardSwiglu>();
     prepare_fused<BackwardSwiglu>();
     prepare_fused<BackwardLate>();
+    prepare_fused<ForwardRows>();
+    prepare_fused<BackwardRows>();
     check(cudaDeviceSynchronize(), "prepare");
   }
 
@@ -104,6 +108,23 @@ class Run {
                     {maps_.of(halves, C::Epilogue::map_rows), static_cast<const bf16*>(both.data()), weights(),
                      static_cast<bf16*>(to.dboth.data()), static_cast<bf16*>(to.weighted.data()),
                      static_cast<float*>(to.sums.data())});
+  }
+  // The other two products of rows, by the kernel whose consumers store and by the one whose last warps do.
+  void multiply_down(const Outputs& from, const Memory& y) {
+    launch<Forward>(nullptr, maps_, blocks_, table(from.middle, n.width), down, table(y, n.hidden),
+                    call(n.hidden, n.width));
+  }
+  void multiply_down_rows(const Outputs& from, const Memory& y) {
+    launch_fused<ForwardRows>(nullptr, maps_, blocks_, table(from.middle, n.width), down, call(n.hidden, n.width),
+                              {static_cast<bf16*>(y.data()), n.hidden});
+  }
+  void multiply_dx(const Outputs& from, const Memory& y) {
+    launch<Backward>(nullptr, maps_, blocks_, table(from.dboth, 2 * n.width), gate_up, table(y, n.hidden),
+                     call(n.hidden, 2 * n.width));
+  }
+  void multiply_dx_rows(const Outputs& from, const Memory& y) {
+    launch_fused<BackwardRows>(nullptr, maps_, blocks_, table(from.dboth, 2 * n.width), gate_up,
+                               call(n.hidden, 2 * n.width), {static_cast<bf16*>(y.data()), n.hidden});
   }
   // That a kernel has reported a fault or left the tile counter.
   bool untidy() const {
@@ -249,6 +270,21 @@ unsigned long long different(const Memory& a, const Memory& b, std::int64_t numb
   return count.read<unsigned long long>()[0];
 }
 
+void time_rows(const Problem& p, Run& run, Clock& clock, const Outputs& from) {
+  const Memory stored(2 * p.rows * p.hidden), rows(2 * p.rows * p.hidden);
+  const auto lines = [&](const char* what, int matrices, double theirs, double ours) {
+    fmt::print(
+        "{:<4} {:<34} {:>9.1f} us {:>7.1f} TFLOP/s, by the last warps {:>9.1f} us {:>6.3f} of its speed, {} differ\n",
+        p.name, what, theirs, p.flops(matrices) / theirs * 1e-6, ours, theirs / ours,
+        different(stored, rows, p.rows * p.hidden / 2));
+    std::fflush(nullptr);
+  };
+  double theirs = clock.median(nullptr, [&] { run.multiply_down(from, stored); });
+  lines("down", 1, theirs, clock.median(nullptr, [&] { run.multiply_down_rows(from, rows); }));
+  theirs = clock.median(nullptr, [&] { run.multiply_dx(from, stored); });
+  lines("gate+up dgrad", 2, theirs, clock.median(nullptr, [&] { run.multiply_dx_rows(from, rows); }));
+}
+
 void time_problem(const Problem& p) {
   Run run(p, DeviceFacts::of(0).multiprocessors);
   Clock clock;
@@ -283,6 +319,7 @@ void time_problem(const Problem& p) {
   line("down dgrad with dSwiGLU", ahead, 1, back_pair,
        fmt::format("{} and {} differ", different(got->dboth, want->dboth, numbers),
                    different(got->weighted, want->weighted, numbers / 2)));
+  time_rows(p, run, clock, *want);
 }
 
 }  // namespace

@@ -1,30 +1,11 @@
-// SwiGLU behind a grouped product, and its gradient (fused.cuh). A thread has one 16-byte piece of each slab, eight
-// threads a row, so that rows of global memory are read and written 128 bytes at a time. Values are rounded to bf16
-// where kernels of their own would (operators/swiglu.cuh), so that results are the same bits as theirs.
+// SwiGLU behind a grouped product, and its gradient (fused.cuh). Values are rounded to bf16 where kernels of their own
+// would (operators/swiglu.cuh), so that results are the same bits as theirs.
 #pragma once
 
 #include "plugins/backend_cuda/operators/swiglu.cuh"
-#include "plugins/backend_cuda/sm90/ptx.cuh"
-#include "plugins/backend_cuda/sm90/schedule.cuh"
+#include "plugins/backend_cuda/sm90/epilogue_rows.cuh"
 
 namespace ananke::cuda::sm90 {
-
-using Pieces = Pack<bf16, 8>;
-
-__device__ __forceinline__ Pieces as_pieces(const uint4& values) { return reinterpret_cast<const Pieces&>(values); }
-
-// What a thread of three warps (fused.cuh) has of 64 rows of a tile: piece `piece` of every slab in row `row` of the
-// half and in each `step`th one behind it. Warps take turns at having one row more.
-struct PieceOfRows {
-  static constexpr int warps = 3, step = 4 * warps, slab_bytes = 64 * 128;
-  const int row, piece;
-  __device__ __forceinline__ explicit PieceOfRows(int half)
-      : row((static_cast<int>(threadIdx.x) / 32 + half) % warps * 4 + static_cast<int>(threadIdx.x) % 32 / 8),
-        piece(static_cast<int>(threadIdx.x) % 8) {}
-  __device__ __forceinline__ Pieces at(std::uint32_t slabs, int slab, int in_half) const {
-    return as_pieces(load_shared(slabs + slab * slab_bytes + in_half * 128 + (piece ^ in_half % 8) * 16));
-  }
-};
 
 // The tile is x by 128 rows of gate and the same 128 of up. Keeps both, and makes `middle` = silu(gate) * up.
 struct SwigluForward {
