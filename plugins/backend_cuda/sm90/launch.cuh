@@ -1,4 +1,5 @@
-// Puts the tile kernel on a stream.
+// Puts the tile kernel on a stream. Kernels that are templates have a handle of their own in every translation unit, so
+// what prepares and what launches them is static, too.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ inline constexpr int most_groups = static_cast<int>((most_shared - C::shared_byt
 
 // Once for each kernel and device, before the first launch: a block may use as much shared memory as there is.
 template <class C>
-void prepare() {
+static void prepare() {
   static_assert(C::shared_bytes(0) <= most_shared);
   check(cudaFuncSetAttribute(gemm_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
         "give a product's kernel its shared memory");
@@ -24,8 +25,8 @@ void prepare() {
 
 // At most `blocks` blocks. `a`: one matrix; `b`: one for each group where m is ragged, else one; `out` the other way.
 template <class C>
-void launch(cudaStream_t stream, const TensorMaps& maps, int blocks, const Matrices& a, const Matrices& b,
-            const Matrices& out, Arguments call) {
+static void launch(cudaStream_t stream, const TensorMaps& maps, int blocks, const Matrices& a, const Matrices& b,
+                   const Matrices& out, Arguments call) {
   const auto pieces = [](std::int64_t n, std::int64_t size) { return (n + size - 1) / size; };
   const std::int64_t across = pieces(call.n, C::tile_n);
   const std::int64_t most = C::ragged == Ragged::m ? (call.rows / C::tile_m + call.groups) * across

@@ -1,4 +1,4 @@
-// Puts the kernel of fused.cuh on a stream.
+// Puts the kernel of fused.cuh on a stream (static: see launch.cuh).
 #pragma once
 
 #include "plugins/backend_cuda/sm90/fused.cuh"
@@ -8,7 +8,7 @@ namespace ananke::cuda::sm90 {
 
 // Once for each kernel and device, before the first launch.
 template <class C>
-void prepare_fused() {
+static void prepare_fused() {
   static_assert(C::shared_bytes(0) <= most_shared);
   check(cudaFuncSetAttribute(fused_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared),
         "give a product's kernel its shared memory");
@@ -17,8 +17,8 @@ void prepare_fused() {
 // At most `blocks` blocks. `a`: one matrix; `b`: one for each group; of `call` everything but the output. Where C is
 // paired, call.n columns of the output are followed by as many in `b`.
 template <class C>
-void launch_fused(cudaStream_t stream, const TensorMaps& maps, int blocks, const Matrices& a, const Matrices& b,
-                  const Arguments& call, const typename C::Epilogue& epilogue) {
+static void launch_fused(cudaStream_t stream, const TensorMaps& maps, int blocks, const Matrices& a, const Matrices& b,
+                         const Arguments& call, const typename C::Epilogue& epilogue) {
   const std::int64_t across = (call.n + C::step_n - 1) / C::step_n;
   const auto grid =
       static_cast<unsigned>(std::min<std::int64_t>(blocks, (call.rows / C::tile_m + call.groups) * across));
