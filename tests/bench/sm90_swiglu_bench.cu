@@ -11,10 +11,6 @@
 namespace ananke::cuda::sm90 {
 namespace {
 
-using ForwardRows = Fused<Forward, StoreRows>;
-using BackwardRows = Fused<Backward, StoreRows>;
-using BackwardLate = Fused<Backward, SwigluBackward<false>>;  // reads `both` from memory when a tile is done
-
 struct Problem {
   std::string name;
   std::int64_t rows, hidden, width;
@@ -69,9 +65,6 @@ class Run {
     prepare<Backward>();
     prepare_fused<ForwardSwiglu>();
     prepare_fused<BackwardSwiglu>();
-    prepare_fused<BackwardLate>();
-    prepare_fused<ForwardRows>();
-    prepare_fused<BackwardRows>();
     check(cudaDeviceSynchronize(), "prepare");
   }
 
@@ -101,30 +94,10 @@ class Run {
         static_cast<float*>(to.d_row_weights.data()));
     ANANKE_CUDA_LAUNCHED("gradient of the activation");
   }
-  template <class C>
   void fused_backward(const Memory& both, Outputs& to, int strip_of_tiles = strip) {
-    const Matrices halves{both.data(), DType::bf16, n.rows, n.width, 2 * n.width, 2, n.width};
-    launch_fused<C>(nullptr, maps_, blocks_, dy, down, call(n.width, n.hidden, strip_of_tiles),
-                    {maps_.of(halves, C::Epilogue::map_rows), static_cast<const bf16*>(both.data()), weights(),
-                     static_cast<bf16*>(to.dboth.data()), static_cast<bf16*>(to.weighted.data()),
-                     static_cast<float*>(to.sums.data())});
-  }
-  // The other two products of rows, by the kernel whose consumers store and by the one whose last warps do.
-  void multiply_down(const Outputs& from, const Memory& y) {
-    launch<Forward>(nullptr, maps_, blocks_, table(from.middle, n.width), down, table(y, n.hidden),
-                    call(n.hidden, n.width));
-  }
-  void multiply_down_rows(const Outputs& from, const Memory& y) {
-    launch_fused<ForwardRows>(nullptr, maps_, blocks_, table(from.middle, n.width), down, call(n.hidden, n.width),
-                              {static_cast<bf16*>(y.data()), n.hidden});
-  }
-  void multiply_dx(const Outputs& from, const Memory& y) {
-    launch<Backward>(nullptr, maps_, blocks_, table(from.dboth, 2 * n.width), gate_up, table(y, n.hidden),
-                     call(n.hidden, 2 * n.width));
-  }
-  void multiply_dx_rows(const Outputs& from, const Memory& y) {
-    launch_fused<BackwardRows>(nullptr, maps_, blocks_, table(from.dboth, 2 * n.width), gate_up,
-                               call(n.hidden, 2 * n.width), {static_cast<bf16*>(y.data()), n.hidden});
+    launch_fused<BackwardSwiglu>(nullptr, maps_, blocks_, dy, down, call(n.width, n.hidden, strip_of_tiles),
+                                 {static_cast<const bf16*>(both.data()), weights(), static_cast<bf16*>(to.dboth.data()),
+                                  static_cast<bf16*>(to.weighted.data()), static_cast<float*>(to.sums.data())});
   }
   // That a kernel has reported a fault or left the tile counter.
   bool untidy() const {
@@ -216,7 +189,7 @@ bool check_problem(const Problem& p) {
     Run& by = turn == 2 ? few : run;
     Outputs got(p);
     by.fused(got, turn == 0 ? strip : turn);
-    by.fused_backward<BackwardSwiglu>(want.both, got, turn == 0 ? strip : turn);
+    by.fused_backward(want.both, got, turn == 0 ? strip : turn);
     check(cudaDeviceSynchronize(), "run the kernels");
     right = same("both", got.both, want.both) && right;
     right = same("middle", got.middle, want.middle) && right;
@@ -270,21 +243,6 @@ unsigned long long different(const Memory& a, const Memory& b, std::int64_t numb
   return count.read<unsigned long long>()[0];
 }
 
-void time_rows(const Problem& p, Run& run, Clock& clock, const Outputs& from) {
-  const Memory stored(2 * p.rows * p.hidden), rows(2 * p.rows * p.hidden);
-  const auto lines = [&](const char* what, int matrices, double theirs, double ours) {
-    fmt::print(
-        "{:<4} {:<34} {:>9.1f} us {:>7.1f} TFLOP/s, by the last warps {:>9.1f} us {:>6.3f} of its speed, {} differ\n",
-        p.name, what, theirs, p.flops(matrices) / theirs * 1e-6, ours, theirs / ours,
-        different(stored, rows, p.rows * p.hidden / 2));
-    std::fflush(nullptr);
-  };
-  double theirs = clock.median(nullptr, [&] { run.multiply_down(from, stored); });
-  lines("down", 1, theirs, clock.median(nullptr, [&] { run.multiply_down_rows(from, rows); }));
-  theirs = clock.median(nullptr, [&] { run.multiply_dx(from, stored); });
-  lines("gate+up dgrad", 2, theirs, clock.median(nullptr, [&] { run.multiply_dx_rows(from, rows); }));
-}
-
 void time_problem(const Problem& p) {
   Run run(p, DeviceFacts::of(0).multiprocessors);
   Clock clock;
@@ -311,15 +269,12 @@ void time_problem(const Problem& p) {
     run.multiply_backward(*want);
     run.activate_backward(want->both, *want);
   });
-  const double late = clock.median(nullptr, [&] { run.fused_backward<BackwardLate>(want->both, *got); });
-  const double ahead = clock.median(nullptr, [&] { run.fused_backward<BackwardSwiglu>(want->both, *got); });
+  const double back_fused = clock.median(nullptr, [&] { run.fused_backward(want->both, *got); });
   line("down dgrad", back, 1, back_pair);
   line("down dgrad, then dSwiGLU", back_pair, 1, back_pair);
-  line("down dgrad with dSwiGLU, not ahead", late, 1, back_pair);
-  line("down dgrad with dSwiGLU", ahead, 1, back_pair,
+  line("down dgrad with dSwiGLU", back_fused, 1, back_pair,
        fmt::format("{} and {} differ", different(got->dboth, want->dboth, numbers),
                    different(got->weighted, want->weighted, numbers / 2)));
-  time_rows(p, run, clock, *want);
 }
 
 }  // namespace

@@ -15,7 +15,10 @@ __device__ __forceinline__ float sigmoid_of(float z) {
   if constexpr (std::is_same_v<T, float>) {
     return 1.0f / (1.0f + expf(-z));
   } else {
-    return __fdividef(1.0f, 1.0f + __expf(-z));
+    float power, sigmoid;  // numbers below 1e-38 count as 0
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(z * -1.4426950408889634f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(sigmoid) : "f"(1.0f + power));
+    return sigmoid;
   }
 }
 
@@ -31,7 +34,7 @@ __device__ __forceinline__ Pack<T, N> swiglu(const Pack<T, N>& gate, const Pack<
   return out;
 }
 
-// Of a pack whose result goes on with a weight, from the gradient of what goes on. d silu(z) / dz = s (1 + z (1 - s))
+// Of a pack whose result goes on with a weight, from the gradient of what goes on. d silu(z) / dz = s + silu(z) (1 - s)
 // with s = 1 / (1 + e^-z). `middle`: weight x result, made again for the next matrix' gradient. Gives <result,
 // gradient>, the pack's part of the weight's gradient.
 template <class T, int N>
@@ -46,7 +49,7 @@ __device__ __forceinline__ float swiglu_backward(const Pack<T, N>& gate, const P
     sum = fmaf(silu * by, unweighted, sum);
     middle.at[j] = from_float<T>(weight * (silu * by));
     dup.at[j] = from_float<T>(d * silu);
-    dgate.at[j] = from_float<T>(d * by * (sigmoid * fmaf(z, 1.0f - sigmoid, 1.0f)));
+    dgate.at[j] = from_float<T>(d * by * fmaf(silu, 1.0f - sigmoid, sigmoid));
   }
   return sum;
 }

@@ -1,13 +1,12 @@
 // The products of gemm.cuh with something made of a tile's values before they are stored.
 //
 // Warpgroups that multiply round a tile's sums to bf16, leave them in shared memory and go on with the next tile. Three
-// warps beside the one that loads take them from there, 64 rows at a time, compute what the epilogue says and write
-// rows of global memory themselves. They work beside the next tile's products, so what they do costs time only where it
-// takes longer than those. An epilogue is a struct with what it needs from the call and with
-//   paired                                     columns of a tile: see Config in gemm.cuh
-//   begin(call, tile)                          by one thread, when a tile's first pieces are about to be loaded
-//   finish(call, tile, half, slabs, ready)     by the three warps: rows 64 `half` and on of a tile, which lie in
-//                                              C::slabs slabs of 64 columns each (wgmma.cuh) when ready() is done
+// warps beside the one that loads take them from there, compute what the epilogue says and write rows of global memory
+// themselves. They work beside the next tile's products, so what they do costs time only where it takes longer than
+// those. An epilogue is a struct with what it needs from the call and with
+//   paired                        columns of a tile: see Config in gemm.cuh
+//   finish(call, tile, handed)    by the three warps: what a tile's values, as `handed` (below) has them, become. Each
+//                                 warp calls ready(0), next_half() and done(1), in this order
 #pragma once
 
 #include "plugins/backend_cuda/sm90/gemm.cuh"
@@ -38,6 +37,23 @@ struct FusedShared : Shared<C> {
   __device__ std::uint32_t slabs(int half) const { return this->out + half * C::slabs * C::slab_bytes; }
 };
 
+// The values of a tile, as bf16 in slabs of 64 columns (wgmma.cuh), those of 64 rows in each half.
+template <class C>
+struct Handed {
+  const FusedShared<C>& shared;
+  const int parity;  // of `filled`
+  __device__ __forceinline__ std::uint32_t slabs(int half) const { return shared.slabs(half); }
+  __device__ __forceinline__ void ready(int half) const { wait(shared.filled(half), parity); }
+  __device__ __forceinline__ void done(int half) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(shared.drained(half));
+  }
+  __device__ __forceinline__ void next_half() const {
+    done(0);
+    ready(1);
+  }
+};
+
 template <class C>
 __device__ __forceinline__ void leave_tiles(const FusedShared<C>& shared, int warpgroup) {
   float sum[C::tile_n / 2];
@@ -64,22 +80,16 @@ __device__ __forceinline__ void leave_tiles(const FusedShared<C>& shared, int wa
 template <class C>
 __device__ __forceinline__ void finish_tiles(const FusedShared<C>& shared, const Arguments& call,
                                              const typename C::Epilogue& epilogue) {
-  const bool speaks = threadIdx.x % 32 == 0;
   Place<C::tile_slots> slot;
-  int parity = 0;  // of `filled`
+  int parity = 0;
   while (true) {
     wait(shared.tile_full(slot.at), slot.parity);
     const Tile tile = shared.tiles[slot.at];
     if (tile.group < 0) break;
     __syncwarp();
-    if (speaks) arrive(shared.tile_empty(slot.at));
+    if (threadIdx.x % 32 == 0) arrive(shared.tile_empty(slot.at));
     slot.advance();
-#pragma unroll 1
-    for (int half = 0; half < C::consumers; ++half) {
-      epilogue.finish(call, tile, half, shared.slabs(half), [&] { wait(shared.filled(half), parity); });
-      __syncwarp();
-      if (speaks) arrive(shared.drained(half));
-    }
+    epilogue.finish(call, tile, Handed<C>{shared, parity});
     parity ^= 1;
   }
 }
@@ -102,15 +112,15 @@ __global__ void __launch_bounds__(C::threads, 1)
     fence_barrier_init();
   }
   __syncthreads();
-  if (warp < 4) {  // 3 x 168 registers at first, as many as 104 + 2 x 200
-    lower_registers<104>();
+  if (warp < 4) {  // 3 x 168 registers at first, as many as 136 + 2 x 184
+    lower_registers<136>();
     if (warp == 0) {
-      produce<C>(shared, a, b, call, [&](const Tile& tile) { epilogue.begin(call, tile); });
+      produce<C>(shared, a, b, call);
     } else {
       finish_tiles<C>(shared, call, epilogue);
     }
   } else {
-    raise_registers<200>();
+    raise_registers<184>();
     leave_tiles<C>(shared, warp / 4 - 1);
   }
 }

@@ -101,10 +101,10 @@ __device__ __forceinline__ void load_piece(const CUtensorMap& a, const CUtensorM
   }
 }
 
-// The first warp of the first warpgroup. begin(tile): by one thread, before a tile's pieces.
-template <class C, class Begin>
+// The first warp of the first warpgroup.
+template <class C>
 __device__ __forceinline__ void produce(const Shared<C>& shared, const CUtensorMap& a, const CUtensorMap& b,
-                                        const Arguments& call, const Begin& begin) {
+                                        const Arguments& call) {
   const Schedule<C::ragged, C::tile_m, C::step_n> schedule(call, shared.table);
   if (threadIdx.x % 32 != 0) return;
   Place<C::stages> stage;
@@ -118,7 +118,6 @@ __device__ __forceinline__ void produce(const Shared<C>& shared, const CUtensorM
     slot.advance();
     if (tile.group < 0) break;
     number = schedule.take();  // early: the answer takes a while
-    begin(tile);
     for (int block = 0; block < tile.k_blocks; ++block) {
       wait(shared.empty(stage.at), stage.parity ^ 1);
       arrive_expecting(shared.full(stage.at), C::stage_bytes);
@@ -298,7 +297,7 @@ __global__ void __launch_bounds__(C::threads, 1)
   __syncthreads();
   if (warp < 4) {
     lower_registers<40>();
-    if (warp == 0) produce<C>(shared, a, b, call, [](const Tile&) {});
+    if (warp == 0) produce<C>(shared, a, b, call);
   } else {
     raise_registers<232>();
     consume<C>(shared, out, call, warp / 4 - 1);

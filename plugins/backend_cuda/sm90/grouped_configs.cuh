@@ -13,7 +13,7 @@ using Forward = Config<Ragged::m, Major::k, Major::k, __nv_bfloat16>;
 using Backward = Config<Ragged::m, Major::k, Major::mn, __nv_bfloat16>;
 using Gradient = Config<Ragged::k, Major::mn, Major::mn, float>;
 using ForwardSwiglu = Fused<Forward, SwigluForward>;
-using BackwardSwiglu = Fused<Backward, SwigluBackward<>>;
+using BackwardSwiglu = Fused<Backward, SwigluBackward>;
 
 // That each of them takes.
 inline constexpr int most_grouped = std::min({most_groups<Forward>, most_groups<Backward>, most_groups<Gradient>,

@@ -83,11 +83,6 @@ __device__ __forceinline__ void load_box(std::uint32_t to, const CUtensorMap& ma
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
       : "memory");
 }
-// The same box into L2 only.
-__device__ __forceinline__ void prefetch_box(const CUtensorMap& map, int x, int y, int z) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(x), "r"(y), "r"(z)
-               : "memory");
-}
 // The other way; what lies outside the tensor is left out. Belongs to the thread's open group of stores.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y, int z, std::uint32_t from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x),

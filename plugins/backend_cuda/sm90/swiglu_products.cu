@@ -60,11 +60,10 @@ void GroupedProducts::multiply_swiglu_backward(cudaStream_t stream, const Groups
   Arguments call = arguments(stream, groups);
   call.n = static_cast<int>(width);
   call.k = static_cast<int>(dy.columns);
-  const Matrices both{const_cast<void*>(gradient.both), DType::bf16, groups.rows, width, 2 * width, 2, width};
   launch_fused<BackwardSwiglu>(
       stream, *maps_, blocks_, dy, w, call,
-      {maps_->of(both, SwigluBackward<>::map_rows), static_cast<const bf16*>(gradient.both), gradient.row_weights,
-       static_cast<bf16*>(gradient.dboth), static_cast<bf16*>(gradient.middle), gradient.sums});
+      {static_cast<const bf16*>(gradient.both), gradient.row_weights, static_cast<bf16*>(gradient.dboth),
+       static_cast<bf16*>(gradient.middle), gradient.sums});
 }
 
 }  // namespace ananke::cuda::sm90
