@@ -446,6 +446,7 @@ int time_all(const std::string& wanted, const std::string& part) {
     const double theirs_us = clock.median(stream, [&] { library.run(t); });
     line("cuBLASLt", theirs_us, theirs_us, "");
     t.reset();
+    check(cudaDeviceSynchronize(), "prepare");  // the streams of the products do not wait for others
     library.run(t);
     check(cudaDeviceSynchronize(), "run");
     const std::size_t bytes = elements_of(t.out) * size_of(t.out.dtype);
@@ -458,6 +459,7 @@ int time_all(const std::string& wanted, const std::string& part) {
           v.launch[problem.kind](stream, maps, library.blocks(), t.a, t.b, t.out, t.arguments(strip));
         };
         t.reset();
+        check(cudaDeviceSynchronize(), "prepare");
         run();
         check(cudaDeviceSynchronize(), "run a kernel");
         const std::string more = compared(t, theirs);
