@@ -11,17 +11,17 @@ class SlurmHealth : public SlurmTest {
  protected:
   // Nodes of the cluster are namespaces of one machine: what runs elsewhere on it is no leftover, and its memory and
   // GPUs, whatever they are like, are not what is tested.
-  void write_site(const std::string& more = "") const {
+  void write_site(const std::string& more = "", const std::string& slurm = "") const {
     std::string skip;
     for (const char* id : {"plugin.gpu_checks", "mem.unattributed", "mem.hbm_cache", "gpu.count", "gpu.use",
                            "gpu.idle_mem", "gpu.remap", "gpu.ecc", "gpu.clocks", "gpu.pcie", "gpu.c2c", "gpu.nvlink",
                            "gpu.driver", "gpu.context", "ib.port", "ib.flap", "cpu.online", "lib.twice"}) {
       skip += fmt::format(" skip: \"{}\"", id);
     }
-    write("site.textproto",
-          "name: \"cluster\" start: SRUN network_interface: \"eth0\"\nhealth { shared_nodes: true "
-          "start_deadline: \"60s\" quick_deadline: \"60s\"" +
-              skip + more + " }\n");
+    write("site.textproto", "name: \"cluster\" start: SRUN network_interface: \"eth0\" slurm { " + slurm +
+                                " }\nhealth { shared_nodes: true "
+                                "start_deadline: \"60s\" quick_deadline: \"60s\"" +
+                                skip + more + " }\n");
   }
   // Runs a command in an allocation of the first four nodes; its two streams apart.
   CommandOutput in_allocation(const std::vector<std::string>& words) {
@@ -102,6 +102,35 @@ TEST_F(SlurmHealth, SubmitAllocatesTheSpareNodes) {
   EXPECT_NE(said.output.find("#SBATCH --nodes=3\n"), std::string::npos) << said.output;
   EXPECT_NE(said.output.find("#SBATCH --ntasks-per-node=2\n"), std::string::npos) << said.output;
   EXPECT_NE(said.output.find(" --spares 1"), std::string::npos) << said.output;
+}
+
+// The whole way, by PMIx and by Slurm's variables: three nodes for a job of two, one of which lacks a file.
+TEST_F(SlurmHealth, AJobOfSubmitDoesWithoutTheBadNodeOfThree) {
+  const std::string file = "/dev/shm/ananke-test." + folder.filename().string();  // each node has its own
+  for (const char* node : {"node0", "node2"}) EXPECT_EQ(on_node(node, {"cp", "/etc/hostname", file}).code, 0);
+  std::vector<std::vector<std::string>> found;
+  for (const std::string& mpi : {std::string("pmix"), std::string("none")}) {
+    write_site("\n  file_system { path: \"" + file + "\" }",
+               "mpi: \"" + mpi + "\" batch { option: \"--nodelist=node[0-2]\" }");
+    const CommandOutput said =
+        run_command({ananke, "submit", (folder / "job.textproto").string(), "--site", site(), "--run-dir",
+                     (folder / mpi).string(), "--nodes", "2", "--spares", "1", "--set", "training.steps=5"},
+                    milliseconds(60'000));
+    ASSERT_EQ(said.code, 0) << said.errors;
+    const auto at = said.output.find("submitted job ") + 14;
+    const std::string job = said.output.substr(at, said.output.find(';', at) - at);
+    jobs.push_back(job);
+    EXPECT_EQ(wait_for_end(job), "COMPLETED");
+    const std::string output = text_of(folder / mpi / "logs" / ("slurm-" + job + ".out"));
+    EXPECT_NE(output.find("--mpi=" + mpi), std::string::npos) << output;
+    EXPECT_NE(output.find("1 spare nodes; of 3 nodes that are there 2 will do"), std::string::npos) << output;
+    EXPECT_NE(output.find("node1 FAIL (fs." + file), std::string::npos) << output;
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(place_of(rank, mpi).node, rank < 2 ? "node0" : "node2");
+    found.push_back(losses(mpi));
+  }
+  EXPECT_EQ(found[0].size(), 5u);
+  EXPECT_EQ(found[0], found[1]);
+  for (const char* node : {"node0", "node2"}) EXPECT_EQ(on_node(node, {"rm", file}).code, 0);
 }
 
 }  // namespace
