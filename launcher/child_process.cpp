@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "launcher/last_words.h"
+#include "launcher/output.h"
 #include "runtime/base/error.h"
 
 namespace ananke {
@@ -15,16 +16,10 @@ namespace {
 
 int run(const std::function<void()>& work) {
   const LastWords last_words;
-  try {
+  return tell_errors([&] {
     work();
     return 0;
-  } catch (const Error& error) {
-    std::fprintf(stderr, "ananke: %s\n", error.what());
-    return static_cast<int>(error.kind());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "ananke: unexpected %s\n", error.what());
-    return static_cast<int>(ErrorKind::internal);
-  }
+  });
 }
 
 int exit_code_of(const char* what, pid_t child) {

@@ -1,5 +1,4 @@
-// `ananke supervise RUN_DIR worker ...`: a task of srun. Starts one worker, hands it the signals that Slurm sends, and
-// tells the launcher how it ended: srun itself would only print it. Not for people.
+// `ananke supervise RUN_DIR worker ...`: a task of srun. Not for people.
 #include <poll.h>
 #include <unistd.h>
 
@@ -9,8 +8,10 @@
 
 #include "launcher/command.h"
 #include "launcher/oom_counter.h"
+#include "launcher/output.h"
 #include "launcher/signal_file.h"
 #include "launcher/slurm/task_report.h"
+#include "launcher/supervise.h"
 #include "launcher/workers.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
@@ -46,9 +47,8 @@ ExitStatus wait_for(WorkerProcess& worker, SignalFile& signals) {
 
 }  // namespace
 
-int command_supervise(const Arguments& arguments) {
-  if (arguments.describe != nullptr) return 0;
-  if (arguments.words.size() < 2) fail(ErrorKind::usage, "a supervisor is started by `ananke run`, through srun");
+int supervise(const std::vector<std::string>& words, const std::function<int(const std::vector<std::string>&)>& work) {
+  if (words.size() < 2) fail(ErrorKind::usage, "a supervisor is started by `ananke run`, through srun");
   SignalFile signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
   std::signal(SIGPIPE, SIG_IGN);
   const EnvironmentLookup lookup = [](const char* name) { return static_cast<const char*>(std::getenv(name)); };
@@ -57,11 +57,8 @@ int command_supervise(const Arguments& arguments) {
   const auto oom_before = count_oom_kills();
   try {
     ProcessSpec spec;
-    spec.program = std::filesystem::read_symlink("/proc/self/exe").string();
-    spec.arguments = {spec.program};
-    spec.arguments.insert(spec.arguments.end(), arguments.words.begin() + 1, arguments.words.end());
-    spec.environment = changed_environment({});
-    spec.log = log_of(arguments.words.front(), me.rank);
+    spec.work = [&] { return tell_errors([&] { return work({words.begin() + 1, words.end()}); }); };
+    spec.log = log_of(words.front(), me.rank);
     WorkerProcess worker(spec);
     report.process = worker.pid();
     tell(report);
@@ -74,6 +71,16 @@ int command_supervise(const Arguments& arguments) {
   report.out_of_memory = report.end->signal == SIGKILL && oom_before && oom_after && *oom_after > *oom_before;
   tell(report);
   return 0;  // a bad exit is told; srun shall not end the others for it
+}
+
+int command_supervise(const Arguments& arguments) {
+  if (arguments.describe != nullptr) return 0;
+  return supervise(arguments.words, [](const std::vector<std::string>& words) {
+    for (const Command& command : all_commands()) {
+      if (words.front() == command.name) return command.run(std::vector<std::string>(words.begin() + 1, words.end()));
+    }
+    fail(ErrorKind::usage, "a supervisor starts `ananke worker`, and not '{}'", words.front());
+  });
 }
 
 }  // namespace ananke

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <exception>
 
 #include "ananke/version.h"
 #include "launcher/command.h"
@@ -73,13 +72,5 @@ int dispatch(const std::vector<std::string>& words) {
 }  // namespace ananke
 
 int main(int argc, char** argv) {
-  try {
-    return ananke::dispatch({argv + 1, argv + argc});
-  } catch (const ananke::Error& error) {
-    std::fprintf(stderr, "ananke: %s\n", error.what());
-    return static_cast<int>(error.kind());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "ananke: unexpected %s\n", error.what());
-    return static_cast<int>(ananke::ErrorKind::internal);
-  }
+  return ananke::tell_errors([&] { return ananke::dispatch({argv + 1, argv + argc}); });
 }

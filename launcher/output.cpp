@@ -3,10 +3,23 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 
 #include "runtime/base/error.h"
 
 namespace ananke {
+
+int tell_errors(const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "ananke: %s\n", error.what());
+    return static_cast<int>(error.kind());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ananke: unexpected %s\n", error.what());
+    return static_cast<int>(ErrorKind::internal);
+  }
+}
 
 void check_output() {
   errno = 0;

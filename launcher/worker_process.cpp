@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -31,11 +32,12 @@ struct ChildPlan {
   const char* program;
   char* const* arguments;
   char* const* environment;
+  const std::function<int()>& work;
   int input, output, errors, death_signal;
   pid_t parent;
 };
 
-// Between fork and exec in a process that had threads: async-signal-safe calls only.
+// Between fork and exec in a process that had threads: async-signal-safe calls only, up to work that is done here.
 [[noreturn]] void become_worker(const ChildPlan& plan) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, plan.death_signal);
@@ -49,6 +51,7 @@ struct ChildPlan {
   dup2(plan.input, STDIN_FILENO);
   dup2(plan.output, STDOUT_FILENO);
   dup2(plan.errors, STDERR_FILENO);
+  if (plan.work) std::exit(plan.work());
   execve(plan.program, plan.arguments, plan.environment);
   const char* reason = strerrordesc_np(errno);
   const char* parts[] = {"ananke: cannot execute ", plan.program, ": ", reason == nullptr ? "unknown" : reason, "\n"};
@@ -93,11 +96,13 @@ WorkerProcess::WorkerProcess(const ProcessSpec& spec) {
   const ChildPlan plan{.program = spec.program.c_str(),
                        .arguments = arguments.data(),
                        .environment = environment.data(),
+                       .work = spec.work,
                        .input = input.get(),
                        .output = spec.output < 0 ? log.get() : spec.output,
                        .errors = spec.errors < 0 ? log.get() : spec.errors,
                        .death_signal = spec.death_signal == 0 ? SIGKILL : spec.death_signal,
                        .parent = getpid()};
+  if (spec.work) std::fflush(nullptr);  // or the copy prints it again
   const pid_t pid = fork();
   if (pid == 0) become_worker(plan);
   if (pid < 0) {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,9 @@ namespace ananke {
 
 struct ProcessSpec {
   std::string program;                   // file to execute
+  // Where set, it is run instead of a program, in a copy of this process, and returns the exit code: no libraries are
+  // loaded again. For a process that has no other threads, and whose environment it shares.
+  std::function<int()> work = {};
   std::vector<std::string> arguments;    // argv, argv[0] included
   std::vector<std::string> environment;  // "NAME=value"
   std::filesystem::path log;             // appended to: standard output and error; standard input is empty

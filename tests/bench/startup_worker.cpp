@@ -12,9 +12,9 @@
 
 #include "ananke/job.pb.h"
 #include "ananke/site.pb.h"
-#include "launcher/command.h"
 #include "launcher/launch.h"
 #include "launcher/slurm/srun_launch.h"
+#include "launcher/supervise.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/identity.h"
 #include "runtime/control/control_client.h"
@@ -93,19 +93,13 @@ int launch(const std::string& self, const std::string& plugin, int ranks, const 
   return result.exit_code;
 }
 
-// As `ananke supervise`, which srun starts: of this program, so that the worker is this one too.
-int supervise(const std::vector<std::string>& words) {
-  for (const Command& command : all_commands()) {
-    if (std::string(command.name) == "supervise") return command.run(words);
-  }
-  return 2;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    if (std::string(argv[1]) == "supervise") return supervise({argv + 2, argv + argc});
+    if (std::string(argv[1]) == "supervise") {  // as `ananke supervise`, which srun starts
+      return supervise({argv + 2, argv + argc}, [](const auto& words) { return work(words.front()); });
+    }
     if (argc >= 4) return launch(argv[0], argv[1], std::atoi(argv[2]), argv[3], argc > 4 ? argv[4] : "");
     return work(argv[1]);
   } catch (const std::exception& error) {
