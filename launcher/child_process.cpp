@@ -18,6 +18,7 @@ int run(const std::function<void()>& work) {
   const LastWords last_words;
   return tell_errors([&] {
     work();
+    check_output();
     return 0;
   });
 }

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,7 @@ double measure(const std::string& command) {
   while (pipe != nullptr && std::fgets(rest.data(), rest.size(), pipe) != nullptr) {
   }
   if (pipe == nullptr || pclose(pipe) != 0 || !printed) {
-    std::fprintf(stderr, "startup_bench: this failed: %s\n", command.c_str());
-    std::exit(2);
+    throw std::runtime_error("this failed: " + command);
   }
   return static_cast<double>(std::strtoll(line.data(), nullptr, 10) - begin) / 1e6;
 }
@@ -92,29 +92,39 @@ int submit(const std::filesystem::path& folder, const std::string& run_dir, int 
   return status == 0 ? 0 : WIFEXITED(status) && WEXITSTATUS(status) == 1 ? 1 : 2;
 }
 
+bool compare_here(const std::filesystem::path& folder, const std::string& ours, int rounds) {
+  bool within = true;
+  for (int ranks : {4, 16, 32}) {
+    const std::string bare = fmt::format("exec {} {}", (folder / "bare_launch").string(), ranks);
+    const Case one{ranks, bare, fmt::format(fmt::runtime(ours), ranks), ranks == 4 ? 1000.0 : 0};
+    within = compare(one, rounds) && within;
+  }
+  return within;
+}
+
+// Exit code. `run_dir`: a folder that all nodes have.
+int run(const std::string& mode, int rounds, const std::string& run_dir) {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  if (mode == "slurm") return submit(folder, run_dir, rounds);
+  const std::string plugin = (folder.parent_path() / "lib/ananke/backend_host.so").string();
+  const std::string ours = fmt::format("exec {} {} {{}} {}", (folder / "startup_worker").string(), plugin, run_dir);
+  const bool within = mode == "inside" ? compare_under_slurm(folder, ours, rounds) : compare_here(folder, ours, rounds);
+  return within ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  const bool slurm = mode == "slurm", inside = mode == "inside";
-  const int number = slurm || inside ? 2 : 1;
+  const int number = mode == "slurm" || mode == "inside" ? 2 : 1;
   const int rounds = argc > number ? std::max(1, std::atoi(argv[number])) : 5;
-  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const std::string plugin = (folder.parent_path() / "lib/ananke/backend_host.so").string();
-  std::string run_dir = "/tmp/ananke-startup.XXXXXX";  // of all nodes
+  std::string run_dir = "/tmp/ananke-startup.XXXXXX";
   if (mkdtemp(run_dir.data()) == nullptr) return 2;
-  const std::string ours = fmt::format("exec {} {} {{}} {}", (folder / "startup_worker").string(), plugin, run_dir);
-  int code = 0;
-  if (slurm) {
-    code = submit(folder, run_dir, rounds);
-  } else if (inside) {
-    code = compare_under_slurm(folder, ours, rounds) ? 0 : 1;
-  } else {
-    for (int ranks : {4, 16, 32}) {
-      const std::string bare = fmt::format("exec {} {}", (folder / "bare_launch").string(), ranks);
-      const Case one{ranks, bare, fmt::format(fmt::runtime(ours), ranks), ranks == 4 ? 1000.0 : 0};
-      code = compare(one, rounds) ? code : 1;
-    }
+  int code = 2;
+  try {
+    code = run(mode, rounds, run_dir);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "startup_bench: %s\n", error.what());
   }
   std::filesystem::remove_all(run_dir);
   return code;
