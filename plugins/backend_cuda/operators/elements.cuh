@@ -43,6 +43,16 @@ __device__ __forceinline__ void store(T* to, const Pack<T, N>& values) {
   *reinterpret_cast<Pack<T, N>*>(to) = values;
 }
 
+// For what the next to read it finds in memory and not in the cache, for its size: leaves the cache first.
+template <int N, class T>
+__device__ __forceinline__ void store_passing(T* to, const Pack<T, N>& values) {
+  if constexpr (sizeof(values) == sizeof(uint4)) {
+    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&values));
+  } else {
+    store(to, values);
+  }
+}
+
 template <class T>
 T* data(const TensorView& view) {
   return static_cast<T*>(view.data);

@@ -17,86 +17,172 @@ namespace {
 using Sizes = arguments::PermuteSizes;
 
 constexpr int threads = 256, warps = threads / 32;
-constexpr int slots_per_warp = 128, slots_per_block = warps * slots_per_warp;
+constexpr int sort_threads = 512, sort_warps = sort_threads / 32;
+constexpr std::int64_t most_sort_blocks = 128;  // each reads the counts of all
+constexpr int at_once = 4;                      // slots that a thread loads before it looks at them
 
-std::int64_t sort_blocks(std::int64_t slots) { return blocks_for(slots, slots_per_block); }
+// How slots are shared out to be sorted: by their number alone. Each warp has `per_warp` slots in a row, whole rounds
+// of 32.
+struct SortShape {
+  std::int64_t per_warp, blocks;
+  explicit SortShape(std::int64_t slots)
+      : per_warp(std::max<std::int64_t>(1, blocks_for(slots, most_sort_blocks * sort_threads)) * 32),
+        blocks(blocks_for(slots, per_warp * sort_warps)) {}
+  __host__ __device__ std::int64_t per_block() const { return per_warp * sort_warps; }
+};
 
 // counts[block, e]: slots of the block that choose expert e.
-__global__ void count_kernel(std::int64_t slots, int experts, const std::int32_t* indices, std::int32_t* counts,
-                             FaultSink faults) {
+__global__ void __launch_bounds__(sort_threads)
+    count_kernel(std::int64_t slots, SortShape shape, int experts, const std::int32_t* indices, std::int32_t* counts,
+                 FaultSink faults) {
   extern __shared__ int here[];
-  for (int e = threadIdx.x; e < experts; e += threads) here[e] = 0;
+  for (int e = threadIdx.x; e < experts; e += sort_threads) here[e] = 0;
   __syncthreads();
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * slots_per_block;
-  const std::int64_t end = min(begin + slots_per_block, slots);
-  for (std::int64_t slot = begin + threadIdx.x; slot < end; slot += threads) {
-    const int expert = indices[slot];
-    if (expert < 0 || expert >= experts) {
-      report(faults, Fault::permuted_expert, expert, experts, slot);
-    } else {
-      atomicAdd(&here[expert], 1);
+  const std::int64_t begin = blockIdx.x * shape.per_block(), end = min(begin + shape.per_block(), slots);
+  for (std::int64_t first = begin + threadIdx.x; first < end; first += at_once * sort_threads) {
+    int expert[at_once];
+#pragma unroll
+    for (int u = 0; u < at_once; ++u) {
+      const std::int64_t slot = first + u * sort_threads;
+      expert[u] = slot < end ? indices[slot] : 0;
+    }
+#pragma unroll
+    for (int u = 0; u < at_once; ++u) {
+      const std::int64_t slot = first + u * sort_threads;
+      if (slot >= end) continue;
+      if (expert[u] < 0 || expert[u] >= experts) {
+        report(faults, Fault::permuted_expert, expert[u], experts, slot);
+      } else {
+        atomicAdd(&here[expert[u]], 1);
+      }
     }
   }
   __syncthreads();
-  for (int e = threadIdx.x; e < experts; e += threads) {
+  for (int e = threadIdx.x; e < experts; e += sort_threads) {
     counts[static_cast<std::int64_t>(blockIdx.x) * experts + e] = here[e];
   }
 }
 
-// Ranks of slots: those of one expert keep their order. A warp has slots_per_warp slots in a row and counts its own
-// first; then it takes them 32 at a time.
-__global__ void rank_kernel(std::int64_t slots, int experts, const std::int32_t* indices, const std::int32_t* before,
-                            const std::int32_t* offsets, std::int32_t* row_of_slot) {
-  extern __shared__ int next[];  // [warps, experts]
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int* own = next + warp * experts;
-  for (int i = threadIdx.x; i < warps * experts; i += threads) next[i] = 0;
+// before[e] and total[e], shared: slots of expert e in the blocks before this one, and in all.
+__device__ void sum_counts(int experts, const std::int32_t* counts, int* before, int* total) {
+  for (int e = threadIdx.x; e < experts; e += sort_threads) before[e] = total[e] = 0;
   __syncthreads();
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * slots_per_block + warp * slots_per_warp;
-  const auto expert_of = [&](std::int64_t slot) {
-    const int expert = slot < slots ? indices[slot] : -1;
-    return expert < experts ? expert : -1;
-  };
-  for (int round = 0; round < slots_per_warp; round += 32) {
-    const int expert = expert_of(begin + round + lane);
-    if (expert >= 0) atomicAdd(&own[expert], 1);
+  const int across = max(1, min(experts, sort_threads)), groups = sort_threads / across;
+  const int group = static_cast<int>(threadIdx.x) / across;
+  for (int e = static_cast<int>(threadIdx.x) % across; group < groups && e < experts; e += across) {
+    int earlier = 0, sum = 0;
+#pragma unroll 8
+    for (int block = group; block < gridDim.x; block += groups) {
+      const int count = counts[static_cast<std::int64_t>(block) * experts + e];
+      if (block < blockIdx.x) earlier += count;
+      sum += count;
+    }
+    atomicAdd(&before[e], earlier);
+    atomicAdd(&total[e], sum);
   }
   __syncthreads();
-  for (int e = threadIdx.x; e < experts; e += threads) {
-    int at = offsets[e] + before[static_cast<std::int64_t>(blockIdx.x) * experts + e];
-    for (int w = 0; w < warps; ++w) {
+}
+
+// By the first warp: total[e] becomes the sum over the experts before, which block 0 writes, and that of all behind it.
+__device__ void scan_experts(int experts, int* total, std::int32_t* offsets) {
+  if (threadIdx.x >= 32) return;
+  const int lane = threadIdx.x;
+  int before = 0;
+  for (int begin = 0; begin < experts; begin += 32) {
+    const int e = begin + lane, count = e < experts ? total[e] : 0;
+    int sum = count;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(all_lanes, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (e < experts) {
+      total[e] = before + sum - count;
+      if (blockIdx.x == 0) offsets[e] = total[e];
+    }
+    before += __shfl_sync(all_lanes, sum, 31);
+  }
+  if (blockIdx.x == 0 && lane == 0) offsets[experts] = before;
+}
+
+// Experts of slots first, first + 32 and so on; -1: there is no slot, or none such.
+struct OwnExperts {
+  int of[at_once];
+  __device__ OwnExperts(std::int64_t first, std::int64_t end, int experts, const std::int32_t* indices) {
+#pragma unroll
+    for (int u = 0; u < at_once; ++u) {
+      const std::int64_t slot = first + u * 32;
+      const int expert = slot < end ? indices[slot] : -1;
+      of[u] = expert < experts ? max(expert, -1) : -1;
+    }
+  }
+};
+
+// offsets, and ranks of slots: those of one expert keep their order. A warp counts its own slots first; then it takes
+// them 32 at a time.
+__global__ void __launch_bounds__(sort_threads)
+    rank_kernel(std::int64_t slots, SortShape shape, int experts, const std::int32_t* indices,
+                const std::int32_t* counts, std::int32_t* offsets, std::int32_t* row_of_slot) {
+  extern __shared__ int next[];  // [sort_warps, experts], then two rows of its own
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int *before = next + sort_warps * experts, *first = before + experts, *own = next + warp * experts;
+  for (int i = threadIdx.x; i < sort_warps * experts; i += sort_threads) next[i] = 0;
+  sum_counts(experts, counts, before, first);
+  scan_experts(experts, first, offsets);
+  const std::int64_t begin = blockIdx.x * shape.per_block() + warp * shape.per_warp;
+  const std::int64_t end = min(begin + shape.per_warp, slots);
+  for (std::int64_t round = begin; round < end; round += at_once * 32) {
+    const OwnExperts own_experts(round + lane, end, experts, indices);
+#pragma unroll
+    for (int u = 0; u < at_once; ++u) {
+      if (own_experts.of[u] >= 0) atomicAdd(&own[own_experts.of[u]], 1);
+    }
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < experts; e += sort_threads) {
+    int at = first[e] + before[e];
+#pragma unroll
+    for (int w = 0; w < sort_warps; ++w) {
       const int count = next[w * experts + e];
       next[w * experts + e] = at;
       at += count;
     }
   }
   __syncthreads();
-  for (int round = 0; round < slots_per_warp; round += 32) {
-    const std::int64_t slot = begin + round + lane;
-    const int expert = expert_of(slot);
-    const unsigned same = __match_any_sync(all_lanes, expert);
-    const int rank = __popc(same & ((1u << lane) - 1));
-    const int at = expert >= 0 ? own[expert] : 0;
-    __syncwarp();
-    if (expert >= 0) {
-      row_of_slot[slot] = at + rank;
-      if (rank == 0) own[expert] = at + __popc(same);
+  for (std::int64_t round = begin; round < end; round += at_once * 32) {
+    const OwnExperts own_experts(round + lane, end, experts, indices);
+#pragma unroll
+    for (int u = 0; u < at_once; ++u) {
+      const int expert = own_experts.of[u];
+      const unsigned same = __match_any_sync(all_lanes, expert);
+      const int rank = __popc(same & ((1u << lane) - 1));
+      const int at = expert >= 0 ? own[expert] : 0;
+      __syncwarp();
+      if (expert >= 0) {
+        row_of_slot[round + u * 32 + lane] = at + rank;
+        if (rank == 0) own[expert] = at + __popc(same);
+      }
+      __syncwarp();
     }
-    __syncwarp();
   }
+}
+
+// Of a block that ranks.
+std::size_t rank_bytes(std::int64_t experts) {
+  return static_cast<std::size_t>(experts * (sort_warps + 2)) * sizeof(int);
 }
 
 // A place that a wrong expert left out: what is there is not a row.
 __device__ bool valid_row(std::int64_t row, std::int64_t slots) { return row >= 0 && row < slots; }
 
-constexpr int under_way = 4;  // packs that a lane loads before it stores them
+constexpr int under_way = 8;  // packs that a lane loads before it stores them
 
 // A warp per token: its row is read once and written k times. `indices`, where there are some, say which slots have a
 // row; `weights`, where there are some, go to row_weights.
 template <int N, class T>
-__global__ void scatter_kernel(std::int64_t slots, std::int64_t k, std::int64_t packs, int experts,
-                               const std::int32_t* indices, const std::int32_t* row_of_slot, const float* weights,
-                               const T* x, T* rows, float* row_weights) {
+__global__ void __launch_bounds__(threads, 4)
+    scatter_kernel(std::int64_t slots, std::int64_t k, std::int64_t packs, int experts, const std::int32_t* indices,
+                   const std::int32_t* row_of_slot, const float* weights, const T* x, T* rows, float* row_weights) {
   const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
   if (t * k >= slots) return;
   for (std::int64_t slot = t * k + threadIdx.x % 32; weights && slot < (t + 1) * k; slot += 32) {
@@ -115,7 +201,7 @@ __global__ void scatter_kernel(std::int64_t slots, std::int64_t k, std::int64_t 
       if (expert < 0 || expert >= experts || !valid_row(row, slots)) continue;
 #pragma unroll
       for (int u = 0; u < under_way; ++u) {
-        if (begin + u * 32 < packs) store(rows + (row * packs + begin + u * 32) * N, values[u]);
+        if (begin + u * 32 < packs) store_passing(rows + (row * packs + begin + u * 32) * N, values[u]);
       }
     }
   }
@@ -156,7 +242,7 @@ int threads_for(std::int64_t packs) {
 
 std::size_t CudaPermute::workspace(std::int64_t slots, std::int64_t experts) const {
   Carve carve;
-  carve.take<std::int32_t>(sort_blocks(slots) * experts);
+  carve.take<std::int32_t>(SortShape(slots).blocks * experts);
   return carve.used();
 }
 
@@ -165,23 +251,25 @@ void CudaPermute::forward(Stream& stream, const Forward& a, Region workspace_) {
   const DType elements = elements_of(a.x);
   const Sizes n = arguments::check(a, elements);
   expect_region(op, "workspace", workspace_, workspace(n.slots(), a.experts));
-  const std::size_t shared = static_cast<std::size_t>(a.experts) * warps * sizeof(int);
+  const std::size_t shared = rank_bytes(a.experts);
   ANANKE_CHECK(shared <= facts_.shared_per_block_most, "{}: {} experts, but the CUDA backend takes at most {}", op,
-               a.experts, facts_.shared_per_block_most / (warps * sizeof(int)));
+               a.experts, facts_.shared_per_block_most / rank_bytes(1));
   const cudaStream_t on = raw(stream);
-  const auto blocks = static_cast<unsigned>(sort_blocks(n.slots()));
   const auto experts = static_cast<int>(a.experts);
-  std::int32_t* counts = Carve(workspace_).take<std::int32_t>(sort_blocks(n.slots()) * a.experts);
-  if (n.slots() > 0) {
-    count_kernel<<<blocks, threads, static_cast<std::size_t>(experts) * sizeof(int), on>>>(
-        n.slots(), experts, data<const std::int32_t>(a.indices), counts, faults_.sink());
-    ANANKE_CUDA_LAUNCHED(op);
+  if (n.slots() == 0) {
+    check(cudaMemsetAsync(a.offsets.data, 0, a.offsets.bytes(), on), "clear offsets");
+    return;
   }
-  scan_counts(on, blocks, experts, counts, data<std::int32_t>(a.offsets));
-  if (n.slots() == 0) return;
+  const SortShape shape(n.slots());
+  const auto blocks = static_cast<unsigned>(shape.blocks);
+  std::int32_t* counts = Carve(workspace_).take<std::int32_t>(shape.blocks * a.experts);
+  count_kernel<<<blocks, sort_threads, static_cast<std::size_t>(experts) * sizeof(int), on>>>(
+      n.slots(), shape, experts, data<const std::int32_t>(a.indices), counts, faults_.sink());
+  ANANKE_CUDA_LAUNCHED(op);
   allow_shared(rank_kernel, shared);
-  rank_kernel<<<blocks, threads, shared, on>>>(n.slots(), experts, data<const std::int32_t>(a.indices), counts,
-                                               data<const std::int32_t>(a.offsets), data<std::int32_t>(a.row_of_slot));
+  rank_kernel<<<blocks, sort_threads, shared, on>>>(n.slots(), shape, experts, data<const std::int32_t>(a.indices),
+                                                    counts, data<std::int32_t>(a.offsets),
+                                                    data<std::int32_t>(a.row_of_slot));
   ANANKE_CUDA_LAUNCHED(op);
   if (n.hidden == 0) return;
   with_elements(elements, [&](auto element) {
