@@ -8,6 +8,8 @@
 #include "plugins/backend_cuda/operators/reduce.cuh"
 #include "plugins/backend_cuda/operators/router.h"
 #include "plugins/backend_cuda/operators/router_choice.cuh"
+#include "plugins/backend_cuda/operators/router_held.cuh"
+#include "plugins/backend_cuda/operators/router_parts.cuh"
 #include "runtime/operators/arguments.h"
 #include "runtime/operators/carve.h"
 #include "runtime/operators/validate.h"
@@ -17,10 +19,12 @@ namespace {
 
 using Sizes = Router::Sizes;
 
-constexpr int tokens_per_warp = 4, most_warps = 4;
-constexpr int backward_warps = 8;
-constexpr float epsilon = 1e-20f;
-constexpr int statistics_warps = 8;
+constexpr int fewest_tokens_per_warp = 4, most_warps = held_threads / 32;
+constexpr std::int64_t whole_grid = 512;  // blocks of most_warps that are resident at once
+constexpr int backward_warps = held_threads / 32;
+constexpr float epsilon = router_epsilon;
+constexpr std::int64_t parts = router_parts;
+constexpr int statistics_columns = 16, statistics_groups = 64;  // of a block that adds up what others left
 
 // Shared memory of one warp: sums f64 [E + 2], scores and values f32 [E], group values f32 [groups], two sets of flags.
 __host__ __device__ std::size_t warp_bytes(std::int64_t experts, std::int64_t groups) {
@@ -28,18 +32,18 @@ __host__ __device__ std::size_t warp_bytes(std::int64_t experts, std::int64_t gr
   return ((e + 2) * sizeof(double) + (2 * e + g) * sizeof(float) + e + g + 15) / 16 * 16;
 }
 
-// Of a block, by the sizes alone, so that sums are the same on every device.
+// Of a block, and tokens of a warp, by the sizes alone, so that sums are the same on every device.
 int warps_of(const Sizes& n) {
   const auto fitting = static_cast<int>((40 << 10) / warp_bytes(n.experts, n.experts));
   return std::clamp(fitting, 1, most_warps);
 }
 
-std::int64_t forward_blocks(const Sizes& n) { return blocks_for(n.tokens, warps_of(n) * tokens_per_warp); }
+std::int64_t tokens_per_warp(const Sizes& n) {
+  return std::max<std::int64_t>(fewest_tokens_per_warp, blocks_for(n.tokens, whole_grid * most_warps));
+}
 
-// Where x is bf16, f32 numbers are three bf16 numbers, high + middle + low, exact but for what lies beyond bf16's
-// exponents: products of bf16 are exact in f32, and tensor cores make them. Rows of each part are padded to whole
-// vectors.
-constexpr std::int64_t parts = 3;
+std::int64_t forward_blocks(const Sizes& n) { return blocks_for(n.tokens, warps_of(n) * tokens_per_warp(n)); }
+
 std::int64_t padded(const Sizes& n) { return (n.experts + 7) / 8 * 8; }
 
 struct Saved {
@@ -63,29 +67,14 @@ struct ForwardScratch {
 
 struct BackwardScratch {
   float* dlogits;  // [T, E]
-  bf16* split;     // [T, parts + 1, padded E]: high, middle and low part of dlogits, and the high one again
-  bf16* gate;      // [parts + 1, padded E, H]: what those are multiplied by, high part three times, then the middle one
+  bf16* split;     // [T, parts + 1, padded E]: low, high and middle part of dlogits, and the high one again
+  bf16* gate;      // [parts, padded E, H]: what the last three are multiplied by, high part twice, then the middle one
   float* dgate;    // [parts, padded E, H]
   BackwardScratch(Carve& carve, const Sizes& n)
       : dlogits(carve.take<float>(n.tokens * n.experts)),
         split(carve.take<bf16>(n.tokens * (parts + 1) * padded(n))),
-        gate(carve.take<bf16>((parts + 1) * padded(n) * n.hidden)),
+        gate(carve.take<bf16>(parts * padded(n) * n.hidden)),
         dgate(carve.take<float>(parts * padded(n) * n.hidden)) {}
-};
-
-struct Decision {
-  std::int64_t tokens;
-  int experts, k;
-  RouterRule rule;
-  bool replay;
-  const float* bias;
-  const float* logits;  // [T, parts, stride], whose parts are added into rows; null: rows holds the logits
-  int stride;
-  float *rows, *log_sums;
-  std::int32_t* indices;
-  float* weights;
-  std::int32_t* counts;  // [blocks, E]
-  double* sums;          // null: no statistics are wanted
 };
 
 // Scores of a token from its logits, and its part of the statistics. By one warp; `logits`: shared, of its own.
@@ -190,8 +179,7 @@ __global__ void decide_kernel(Decision n, FaultSink faults) {
   for (int i = lane; i < n.experts + 2; i += 32) sums[i] = 0;
   for (int e = threadIdx.x; e < n.experts; e += blockDim.x) counts[e] = 0;
   __syncthreads();
-  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * warps + warp) * tokens_per_warp;
-  for (std::int64_t t = first; t < min(first + tokens_per_warp, n.tokens); ++t) {
+  for (std::int64_t t = n.first(); t < n.last(); ++t) {
     std::int32_t* indices = n.indices + t * n.k;
     score(n, t, values, scores, sums);
     if (n.replay) {
@@ -203,47 +191,36 @@ __global__ void decide_kernel(Decision n, FaultSink faults) {
     __syncwarp();
   }
   __syncthreads();
-  for (int e = threadIdx.x; e < n.experts; e += blockDim.x) {
-    n.counts[static_cast<std::int64_t>(blockIdx.x) * n.experts + e] = counts[e];
-  }
-  for (int i = threadIdx.x; n.sums && i < n.experts + 2; i += blockDim.x) {
-    double total = 0;
-    for (int w = 0; w < warps; ++w) total += shared_memory[w * stride + i];
-    n.sums[static_cast<std::int64_t>(blockIdx.x) * (n.experts + 2) + i] = total;
-  }
+  n.leave(counts, shared_memory, stride);
 }
 
-// A warp per number: the sum of all blocks' in an order that never changes. Counts come first.
-__global__ void statistics_kernel(std::int64_t blocks, int experts, const double* sums,
-                                  const std::int32_t* block_counts, std::int32_t* counts, double* statistics) {
-  const int i = static_cast<int>(blockIdx.x) * statistics_warps + static_cast<int>(threadIdx.x) / 32;
-  const int lane = threadIdx.x % 32;
-  if (i < experts) {
-    int total = 0;
-    for (std::int64_t block = lane; block < blocks; block += 32) total += block_counts[block * experts + i];
-    total = warp_sum(total);
-    if (lane != 0) return;
-    counts[i] = total;
-    if (statistics) statistics[i] = total;
-    return;
-  }
-  if (i >= 2 * experts + 2 || !statistics) return;
+// Sums of all blocks' in an order that never changes: thread (x, y) adds rows y, y + statistics_groups, ... of a
+// column. The first `experts` columns are counts, which f64 holds exactly.
+__global__ void __launch_bounds__(statistics_columns* statistics_groups)
+    statistics_kernel(std::int64_t blocks, int experts, const double* sums, const std::int32_t* block_counts,
+                      std::int32_t* counts, double* statistics) {
+  __shared__ double parts_of[statistics_groups][statistics_columns];
+  const int i = static_cast<int>(blockIdx.x) * statistics_columns + static_cast<int>(threadIdx.x);
   double total = 0;
-#pragma unroll 4
-  for (std::int64_t block = lane; block < blocks; block += 32) total += sums[block * (experts + 2) + i - experts];
-  total = warp_sum(total);
-  if (lane == 0) statistics[i] = total;
+  if (i < experts) {
+#pragma unroll 8
+    for (std::int64_t block = threadIdx.y; block < blocks; block += statistics_groups) {
+      total += static_cast<double>(block_counts[block * experts + i]);
+    }
+  } else if (i < 2 * experts + 2 && statistics) {
+#pragma unroll 8
+    for (std::int64_t block = threadIdx.y; block < blocks; block += statistics_groups) {
+      total += sums[block * (experts + 2) + i - experts];
+    }
+  }
+  parts_of[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || i >= 2 * experts + 2) return;
+#pragma unroll 8
+  for (int y = 1; y < statistics_groups; ++y) total += parts_of[y][threadIdx.x];
+  if (i < experts) counts[i] = static_cast<std::int32_t>(total);
+  if (statistics) statistics[i] = total;
 }
-
-struct Gradient {
-  std::int64_t tokens;
-  int experts, k;
-  RouterRule rule;
-  const float *rows, *log_sums;
-  const std::int32_t* indices;
-  const float *dweights, *factors;
-  float* dlogits;
-};
 
 // What follows from the weights w_j = factor s_j / (sum + epsilon) of one token.
 struct WeightsBackward {
@@ -317,17 +294,7 @@ __global__ void dlogits_kernel(Gradient n) {
 
 constexpr int threads = 256;
 
-struct Split {
-  bf16 high, middle, low;
-  __device__ explicit Split(float x) {
-    high = from_float<bf16>(x);
-    const float rest = x - to_float(high);
-    middle = from_float<bf16>(rest);
-    low = from_float<bf16>(rest - to_float(middle));
-  }
-};
-
-// The gate's parts, [forward ? parts : parts + 1, stride, H]; experts behind the last are 0. blockIdx.y: the expert.
+// The gate's parts, [parts, stride, H]; experts behind the last are 0. blockIdx.y: the expert.
 __global__ void split_gate_kernel(int experts, int stride, std::int64_t hidden, bool forward, const float* gate,
                                   bf16* out) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
@@ -337,8 +304,7 @@ __global__ void split_gate_kernel(int experts, int stride, std::int64_t hidden, 
   bf16* at = out + expert * hidden + i;
   at[0] = split.high;
   at[part] = forward ? split.middle : split.high;
-  at[2 * part] = forward ? split.low : split.high;
-  if (!forward) at[3 * part] = split.middle;
+  at[2 * part] = forward ? split.low : split.middle;
 }
 
 // [T, parts + 1, stride] from [T, E]. A thread per number of a part.
@@ -346,18 +312,52 @@ __global__ void split_dlogits_kernel(std::int64_t tokens, int experts, int strid
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x, t = i / stride;
   const int e = static_cast<int>(i % stride);
   if (t >= tokens) return;
-  const Split split(e < experts ? dlogits[t * experts + e] : 0.0f);
-  bf16* at = out + t * (parts + 1) * stride + e;
-  at[0] = split.high;
-  at[stride] = split.middle;
-  at[2 * stride] = split.low;
-  at[3 * stride] = split.high;
+  Split(e < experts ? dlogits[t * experts + e] : 0.0f).store(out + t * (parts + 1) * stride + e, stride);
 }
 
-// dgate [E, H] += its parts [parts, stride, H].
+// dgate [E, H] += its parts [parts, stride, H]: low, high, middle.
 __global__ void add_parts_kernel(std::int64_t size, std::int64_t part, const float* from, float* dgate) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i < size) dgate[i] += from[2 * part + i] + from[part + i] + from[i];
+  if (i < size) dgate[i] += from[i] + from[2 * part + i] + from[part + i];
+}
+
+void launch_decision(const DeviceFacts& facts, cudaStream_t on, const Sizes& n, const Decision& decision,
+                     const FaultSink& faults) {
+  constexpr const char* op = "router forward";
+  const int warps = warps_of(n);
+  const auto blocks = static_cast<unsigned>(forward_blocks(n)), in_block = static_cast<unsigned>(warps * 32);
+  const std::size_t counts = static_cast<std::size_t>(n.experts) * sizeof(int);
+  with_held(n.experts, n.k, decision.rule, [&](auto held) {
+    if constexpr (held() > 0) {
+      const std::size_t sums = static_cast<std::size_t>(warps * (n.experts + 2)) * sizeof(double);
+      decide_held_kernel<held()><<<blocks, in_block, sums + counts, on>>>(decision, faults);
+    } else {
+      const std::size_t shared = static_cast<std::size_t>(warps) * warp_bytes(n.experts, decision.rule.groups) + counts;
+      ANANKE_CHECK(shared <= facts.shared_per_block_most, "{}: {} experts need {} bytes of shared memory of {}", op,
+                   n.experts, shared, facts.shared_per_block_most);
+      allow_shared(decide_kernel, shared);
+      decide_kernel<<<blocks, in_block, shared, on>>>(decision, faults);
+    }
+    ANANKE_CUDA_LAUNCHED(op);
+  });
+}
+
+void launch_gradient(cudaStream_t on, const Gradient& n) {
+  constexpr const char* op = "router backward";
+  const auto blocks = static_cast<unsigned>(blocks_for(n.tokens, backward_warps));
+  with_held(n.experts, n.k, {}, [&](auto held) {
+    if constexpr (held() > 0) {
+      dlogits_held_kernel<held()><<<blocks, held_threads, 0, on>>>(n);
+      ANANKE_CUDA_LAUNCHED(op);
+      return;
+    }
+    dlogits_kernel<<<blocks, backward_warps * 32, 0, on>>>(n);
+    ANANKE_CUDA_LAUNCHED(op);
+    if (!n.split) return;
+    split_dlogits_kernel<<<static_cast<unsigned>(blocks_for(n.tokens * n.stride, threads)), threads, 0, on>>>(
+        n.tokens, n.experts, n.stride, n.dlogits, n.split);
+    ANANKE_CUDA_LAUNCHED("router: parts of the logits' gradient");
+  });
 }
 
 void split_gate(cudaStream_t on, const Sizes& n, bool forward, const TensorView& gate, bf16* out) {
@@ -419,15 +419,12 @@ void add_gradients(Products& products, cudaStream_t on, const Sizes& n, const Ro
                     .beta = 1});
 }
 
-// The same with x and dx bf16: x is exact, and of the gate's and dlogits' products for dx, which is rounded to 8 bits,
-// those of low parts are left out.
+// The same with x and dx bf16, from scratch.split: x is exact, and of the gate's and dlogits' products for dx, which is
+// rounded to 8 bits, those of low parts are left out.
 void add_split_gradients(Products& products, cudaStream_t on, const Sizes& n, const Router::Backward& a,
                          const BackwardScratch& scratch) {
   if (n.hidden == 0) return;
   const std::int64_t stride = padded(n), row = (parts + 1) * stride, size = n.experts * n.hidden;
-  split_dlogits_kernel<<<static_cast<unsigned>(blocks_for(n.tokens * stride, threads)), threads, 0, on>>>(
-      n.tokens, static_cast<int>(n.experts), static_cast<int>(stride), scratch.dlogits, scratch.split);
-  ANANKE_CUDA_LAUNCHED("router: parts of the logits' gradient");
   split_gate(on, n, false, a.gate, scratch.gate);
   products.run(on, {.m = parts * stride,
                     .n = n.hidden,
@@ -443,8 +440,8 @@ void add_split_gradients(Products& products, cudaStream_t on, const Sizes& n, co
   ANANKE_CUDA_LAUNCHED("router: gradient of the gate");
   products.run(on, {.m = n.tokens,
                     .n = n.hidden,
-                    .k = row,
-                    .a = {scratch.split, row},
+                    .k = parts * stride,
+                    .a = {scratch.split + stride, row},
                     .b = {scratch.gate, n.hidden},
                     .in = DType::bf16,
                     .out = a.dx.data,
@@ -473,39 +470,23 @@ void CudaRouter::forward(Stream& stream, const Forward& a) {
   const Sizes n = arguments::check(a, elements_of(a.x));
   expect_region(op, "saved", a.saved, saved(n));
   expect_region(op, "workspace", a.workspace, workspace(n));
-  const int warps = warps_of(n);
-  const std::size_t shared = static_cast<std::size_t>(warps) * warp_bytes(n.experts, a.rule.groups) +
-                             static_cast<std::size_t>(n.experts) * sizeof(int);
-  ANANKE_CHECK(shared <= facts_.shared_per_block_most, "{}: {} experts need {} bytes of shared memory of {}", op,
-               n.experts, shared, facts_.shared_per_block_most);
   const cudaStream_t on = raw(stream);
   Carve saved_carve(a.saved), scratch_carve(a.workspace);
   const Saved saved(saved_carve, n);
   const ForwardScratch scratch(scratch_carve, n);
   make_logits(products_, on, n, a, saved, scratch);
   if (n.tokens > 0) {
-    const Decision decision{n.tokens,
-                            static_cast<int>(n.experts),
-                            static_cast<int>(n.k),
-                            a.rule,
-                            a.replay,
-                            data<const float>(a.bias),
-                            a.x.dtype == DType::bf16 ? scratch.logits : nullptr,
-                            static_cast<int>(padded(n)),
-                            saved.rows,
-                            saved.log_sums,
-                            data<std::int32_t>(a.indices),
-                            data<float>(a.weights),
-                            scratch.counts,
-                            a.statistics ? scratch.sums : nullptr};
-    allow_shared(decide_kernel, shared);
-    decide_kernel<<<static_cast<unsigned>(forward_blocks(n)), static_cast<unsigned>(warps * 32), shared, on>>>(
-        decision, faults_.sink());
-    ANANKE_CUDA_LAUNCHED(op);
+    launch_decision(facts_, on, n,
+                    {n.tokens, static_cast<int>(n.experts), static_cast<int>(n.k), static_cast<int>(tokens_per_warp(n)),
+                     a.rule, a.replay, data<const float>(a.bias), a.x.dtype == DType::bf16 ? scratch.logits : nullptr,
+                     static_cast<int>(padded(n)), saved.rows, saved.log_sums, data<std::int32_t>(a.indices),
+                     data<float>(a.weights), scratch.counts, a.statistics ? scratch.sums : nullptr},
+                    faults_.sink());
   }
-  statistics_kernel<<<static_cast<unsigned>(blocks_for(2 * n.experts + 2, statistics_warps)), statistics_warps * 32, 0,
-                      on>>>(forward_blocks(n), static_cast<int>(n.experts), scratch.sums, scratch.counts,
-                            data<std::int32_t>(a.counts), data<double>(a.statistics));
+  statistics_kernel<<<static_cast<unsigned>(blocks_for(2 * n.experts + 2, statistics_columns)),
+                      dim3(statistics_columns, statistics_groups), 0, on>>>(
+      forward_blocks(n), static_cast<int>(n.experts), scratch.sums, scratch.counts, data<std::int32_t>(a.counts),
+      data<double>(a.statistics));
   ANANKE_CUDA_LAUNCHED("router statistics");
 }
 
@@ -519,18 +500,10 @@ void CudaRouter::backward(Stream& stream, const Backward& a) {
   Carve saved_carve(a.saved), scratch_carve(a.workspace);
   const Saved saved(saved_carve, n);
   const BackwardScratch scratch(scratch_carve, n);
-  const Gradient gradient{n.tokens,
-                          static_cast<int>(n.experts),
-                          static_cast<int>(n.k),
-                          a.rule,
-                          saved.rows,
-                          saved.log_sums,
-                          data<const std::int32_t>(a.indices),
-                          data<const float>(a.dweights),
-                          data<const float>(a.factors),
-                          scratch.dlogits};
-  dlogits_kernel<<<static_cast<unsigned>(blocks_for(n.tokens, backward_warps)), backward_warps * 32, 0, on>>>(gradient);
-  ANANKE_CUDA_LAUNCHED(op);
+  const bool split = a.x.dtype == DType::bf16;
+  launch_gradient(on, {n.tokens, static_cast<int>(n.experts), static_cast<int>(n.k), a.rule, saved.rows, saved.log_sums,
+                       data<const std::int32_t>(a.indices), data<const float>(a.dweights), data<const float>(a.factors),
+                       scratch.dlogits, split ? scratch.split : nullptr, static_cast<int>(padded(n))});
   (a.x.dtype == DType::f32 ? add_gradients : add_split_gradients)(products_, on, n, a, scratch);
 }
 
