@@ -97,20 +97,37 @@ __device__ unsigned long long splitmix64(unsigned long long x) {
 __device__ unsigned bits_of(float x) { return __float_as_uint(x); }
 __device__ unsigned bits_of(bf16 x) { return __bfloat16_as_ushort(x); }
 
-// Sums of integers are the same in any order.
+// Sums of integers are the same in any order, and in any number of blocks: many, so that none is left to work alone.
+// What bounds it is integer arithmetic, about 19 operations an element.
+constexpr std::int64_t most_hash_blocks = 8448;
+constexpr int hash_at_once = 4;  // packs that a thread loads before it looks at them
+
 template <int N, class T>
-__global__ void hash_kernel(std::int64_t packs, const T* x, unsigned long long* hash) {
-  __shared__ unsigned long long scratch[32];
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
+__device__ unsigned long long hash_of(unsigned pack, const Pack<T, N>& values) {
   unsigned long long sum = 0;
-#pragma unroll 2
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < packs; i += stride) {
-    const Pack<T, N> values = load<N>(x + i * N);
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      sum += splitmix64((static_cast<unsigned long long>(i * N + j) << 32) + bits_of(values.at[j]));
-    }
+  for (int j = 0; j < N; ++j) {
+    sum += splitmix64((static_cast<unsigned long long>(pack * N + j) << 32) + bits_of(values.at[j]));
   }
+  return sum;
+}
+
+// x has less than 2^32 elements.
+template <int N, class T>
+__global__ void __launch_bounds__(threads, 8) hash_kernel(std::int64_t packs, const T* x, unsigned long long* hash) {
+  __shared__ unsigned long long scratch[32];
+  using Index = std::conditional_t<N == 1, std::int64_t, unsigned>;  // no sum of these overflows
+  const auto stride = static_cast<Index>(gridDim.x * threads), n = static_cast<Index>(packs);
+  unsigned long long sum = 0;
+  Index i = blockIdx.x * threads + threadIdx.x;
+  for (; i + (hash_at_once - 1) * stride < n; i += hash_at_once * stride) {
+    Pack<T, N> values[hash_at_once];
+#pragma unroll
+    for (int u = 0; u < hash_at_once; ++u) values[u] = load<N>(x + static_cast<std::int64_t>(i + u * stride) * N);
+#pragma unroll
+    for (int u = 0; u < hash_at_once; ++u) sum += hash_of<N>(static_cast<unsigned>(i + u * stride), values[u]);
+  }
+  for (; i < n; i += stride) sum += hash_of<N>(static_cast<unsigned>(i), load<N>(x + static_cast<std::int64_t>(i) * N));
   sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) atomicAdd(hash, sum);
 }
@@ -194,7 +211,9 @@ void CudaElementwise::hash(Stream& stream, const TensorView& x, const TensorView
       using T = decltype(element);
       with_packs<T>(n, {x.data}, [&](auto width) {
         constexpr int N = decltype(width)::value;
-        hash_kernel<N><<<blocks_of(n), threads, 0, on>>>(n / N, data<const T>(x), out);
+        const auto blocks =
+            static_cast<unsigned>(std::min(most_hash_blocks, blocks_for(n / N, threads * hash_at_once)));
+        hash_kernel<N><<<blocks, threads, 0, on>>>(n / N, data<const T>(x), out);
         ANANKE_CUDA_LAUNCHED("hash");
       });
     });

@@ -4,18 +4,21 @@
 #include "plugins/backend_cuda/operators/embedding.h"
 #include "plugins/backend_cuda/operators/faults.cuh"
 #include "plugins/backend_cuda/operators/floats.cuh"
+#include "plugins/backend_cuda/operators/reduce.cuh"
 #include "runtime/operators/arguments.h"
 
 namespace ananke::cuda {
 namespace {
 
 constexpr int threads = 256, warps = threads / 32;
-constexpr int under_way = 8;       // packs that a lane loads before it stores them
-constexpr unsigned buckets = 257;  // of the backward pass: token % buckets, which no pattern of common tokens fills
-constexpr int at_once = 8;         // tokens that a thread looks at between two barriers
-constexpr int listed = 3072;       // occurrences in a bucket that are summed at a time, at most
-constexpr int lane_packs = 2;      // columns of a lane
-constexpr int rows_at_once = 2;    // that a warp loads before it adds them
+constexpr int under_way = 8;  // packs that a lane loads before it stores them
+// Of the backward pass: token % buckets, which no pattern of common tokens fills. Blocks for M5's and W2's columns are
+// whole waves of three on each of 132 SMs.
+constexpr unsigned buckets = 197;
+constexpr int at_once = 8;       // tokens that a thread looks at between two barriers
+constexpr int listed = 3072;     // occurrences in a bucket that are summed at a time, at most
+constexpr int lane_packs = 2;    // columns of a lane
+constexpr int rows_at_once = 2;  // that a warp loads before it adds them
 
 // A warp per token.
 template <int N, class T>
@@ -71,17 +74,25 @@ __device__ int append(const int* tokens, std::int64_t count, std::int64_t begin,
     if (lane == 0) counts[u][warp] = __popc(lanes[u]);
   }
   __syncthreads();
+  // Lane l of every warp scans counts 2 l and 2 l + 1, in the order of tokens.
+  static_assert(at_once * warps == 64 && warps % 2 == 0);
+  const int* pair = &counts[0][0] + 2 * lane;
+  const int here = pair[0] + pair[1];
+  int sum = here;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(all_lanes, sum, step);
+    if (lane >= step) sum += other;
+  }
+  const int before_own = length + sum - here + (warp % 2 == 0 ? 0 : pair[0]);  // of the one that is as odd as the warp
 #pragma unroll
   for (int u = 0; u < at_once; ++u) {
-    int before = length;
-    for (int w = 0; w < warps; ++w) {
-      if (w < warp) before += counts[u][w];
-      length += counts[u][w];
-    }
+    const int before = __shfl_sync(all_lanes, before_own, (u * warps + warp) / 2);
     if ((lanes[u] >> lane & 1) == 0) continue;
     const std::int64_t at = begin + u * threads + threadIdx.x;
     list[before + __popc(lanes[u] & ((1u << lane) - 1))] = {token[u], static_cast<int>(at)};
   }
+  length += __shfl_sync(all_lanes, sum, 31);
   return length;
 }
 
