@@ -3,6 +3,7 @@
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/cuda_stream.h"
 #include "plugins/backend_cuda/operators/add_rms_norm.h"
+#include "plugins/backend_cuda/operators/add_rms_norm_backward.cuh"
 #include "plugins/backend_cuda/operators/elements.cuh"
 #include "plugins/backend_cuda/operators/floats.cuh"
 #include "plugins/backend_cuda/operators/partial_sums.cuh"
@@ -15,20 +16,20 @@ namespace ananke::cuda {
 namespace {
 
 constexpr int most_threads = 512;
-constexpr std::int64_t rows_per_block = 16;       // of the backward pass: rows of one partial sum of dweight
 constexpr std::int64_t columns_per_piece = 8192;  // of dweight, in shared memory
+constexpr std::int64_t most_partial_sums = 512;   // of dweight: rows, one of a block
 
-std::int64_t row_blocks(std::int64_t rows) { return blocks_for(rows, rows_per_block); }
-
-// Rows of at most most_threads * held packs wait in registers: a thread has `held` of a row, blockDim.x apart. The
-// backward pass holds three rows and a sum.
-constexpr int held = 4, held_backward = 2;
-
-bool fits_registers(std::int64_t packs, int held_packs) { return packs <= most_threads * held_packs; }
-
-int threads_holding(std::int64_t packs, int held_packs) {
-  return static_cast<int>((blocks_for(packs, held_packs) + 31) / 32 * 32);
+// Of the backward pass of rows that no block's shared memory holds.
+std::int64_t rows_per_block(std::int64_t rows) {
+  return std::max<std::int64_t>(16, blocks_for(rows, most_partial_sums));
 }
+
+// Rows of at most most_threads * held packs wait in registers: a thread has `held` of a row, blockDim.x apart.
+constexpr int held = 4;
+
+bool fits_registers(std::int64_t packs) { return packs <= most_threads * held; }
+
+int threads_holding(std::int64_t packs) { return static_cast<int>((blocks_for(packs, held) + 31) / 32 * 32); }
 
 int threads_for(std::int64_t packs) {
   return static_cast<int>(std::clamp<std::int64_t>((packs + 31) / 32 * 32, 32, most_threads));
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(most_threads)
       if (delta) values[u].at[j] = from_float<T>(to_float(values[u].at[j]) + to_float(more[u].at[j]));
       squares += to_float(values[u].at[j]) * to_float(values[u].at[j]);
     }
-    if (h && (delta || h != x)) store(h + row + i * N, values[u]);
+    if (h && (delta || h != x)) store_passing(h + row + i * N, values[u]);
   }
   squares = alternating_block_sum(squares, scratch);
   const auto inverse =
@@ -73,81 +74,7 @@ __global__ void __launch_bounds__(most_threads)
     Pack<T, N> out;
 #pragma unroll
     for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(to_float(values[u].at[j]) * inverse * by.at[j]);
-    store(y + row + i * N, out);
-  }
-}
-
-// What a thread holds of a row in the backward pass.
-template <int N, class T>
-struct BackwardRow {
-  Pack<T, N> values[held_backward], gradients[held_backward], before[held_backward];
-  float inverse_rms;
-
-  __device__ void read(std::int64_t t, std::int64_t packs, const T* h, const T* dy, const T* dh_in,
-                       const float* inverse) {
-    inverse_rms = inverse[t];
-#pragma unroll
-    for (int u = 0; u < held_backward; ++u) {
-      const std::int64_t i = threadIdx.x + u * blockDim.x, at = (t * packs + i) * N;
-      if (i >= packs) continue;
-      values[u] = load<N>(h + at);
-      gradients[u] = load<N>(dy + at);
-      if (dh_in) before[u] = load<N>(dh_in + at);
-    }
-  }
-};
-
-// The backward pass as below, where a row fits into a block's registers: the next one is read while this one is
-// summed. Each thread adds up its own columns of dweight.
-template <int N, class T>
-__global__ void __launch_bounds__(most_threads)
-    held_backward_kernel(std::int64_t rows, std::int64_t packs, const T* h, const float* weight, const T* dy,
-                         const T* dh_in, T* dh, const float* inverse_rms, float* partial) {
-  __shared__ float scratch[2][32];
-  const std::int64_t width = packs * N;
-  const std::int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
-  Pack<float, N> dweight[held_backward] = {};
-  BackwardRow<N, T> row, next;
-  next.read(begin, packs, h, dy, dh_in, inverse_rms);
-  for (std::int64_t t = begin; t < end; ++t) {
-    row = next;
-    if (t + 1 < end) next.read(t + 1, packs, h, dy, dh_in, inverse_rms);
-    const float r = row.inverse_rms;
-    float product = 0;
-#pragma unroll
-    for (int u = 0; u < held_backward; ++u) {
-      const std::int64_t i = threadIdx.x + u * blockDim.x;
-      if (i >= packs) continue;
-      const Pack<float, N> by = load_floats<N>(weight + i * N);
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const float value = to_float(row.values[u].at[j]), gradient = to_float(row.gradients[u].at[j]);
-        product += by.at[j] * gradient * value;
-        dweight[u].at[j] += gradient * value * r;
-      }
-    }
-    product = alternating_block_sum(product, scratch[t & 1]);
-    const double inverse = r;
-    const auto pull =
-        static_cast<float>(inverse * inverse * inverse * static_cast<double>(product) / static_cast<double>(width));
-#pragma unroll
-    for (int u = 0; u < held_backward; ++u) {
-      const std::int64_t i = threadIdx.x + u * blockDim.x;
-      if (i >= packs) continue;
-      const Pack<float, N> by = load_floats<N>(weight + i * N);
-      Pack<T, N> out;
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const float own = r * by.at[j] * to_float(row.gradients[u].at[j]) - to_float(row.values[u].at[j]) * pull;
-        out.at[j] = from_float<T>(dh_in ? to_float(row.before[u].at[j]) + own : own);
-      }
-      store(dh + t * width + i * N, out);
-    }
-  }
-#pragma unroll
-  for (int u = 0; u < held_backward; ++u) {
-    const std::int64_t i = threadIdx.x + u * blockDim.x;
-    if (i < packs) store_floats<N>(partial + blockIdx.x * width + i * N, dweight[u]);
+    store_passing(y + row + i * N, out);
   }
 }
 
@@ -187,21 +114,20 @@ __global__ void __launch_bounds__(most_threads)
   }
 }
 
-// A block per rows_per_block rows, one after the other: dh, and the block's part of dweight.
-//   dh = dh_in + r weight dy - r^3 h mean(weight dy h);  dweight += dy h r
+// A block per `share` rows, one after the other: dh, and the block's part of dweight (add_rms_norm_backward.cuh).
 // Where a row is wider than `columns_per_piece`, blockIdx.y says which piece of dweight is this block's; the first
 // piece's block writes dh.
 template <int N, class T>
 __global__ void __launch_bounds__(most_threads)
-    backward_kernel(std::int64_t rows, std::int64_t packs, const T* h, const float* weight, const T* dy, const T* dh_in,
-                    T* dh, const float* inverse_rms, float* partial) {
+    backward_kernel(std::int64_t rows, std::int64_t share, std::int64_t packs, const T* h, const float* weight,
+                    const T* dy, const T* dh_in, T* dh, const float* inverse_rms, float* partial) {
   extern __shared__ float dweight[];
   __shared__ double scratch[32];
   const std::int64_t width = packs * N;
   const std::int64_t first = blockIdx.y * columns_per_piece, last = min(first + columns_per_piece, width);
   for (std::int64_t j = threadIdx.x; j < last - first; j += blockDim.x) dweight[j] = 0;
   __syncthreads();
-  const std::int64_t begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
+  const std::int64_t begin = blockIdx.x * share, end = min(begin + share, rows);
   for (std::int64_t t = begin; t < end; ++t) {
     const float r = inverse_rms[t];
     for (std::int64_t i = first / N + threadIdx.x; i < last / N; i += blockDim.x) {
@@ -253,7 +179,7 @@ std::size_t CudaAddRmsNorm::saved(const Sizes& s) const {
 
 std::size_t CudaAddRmsNorm::workspace(const Sizes& s) const {
   Carve carve;
-  carve.take<float>(row_blocks(s.rows) * s.width);
+  carve.take<float>(std::min(s.rows, most_partial_sums) * s.width);
   return carve.used();
 }
 
@@ -268,11 +194,11 @@ void CudaAddRmsNorm::forward(Stream& stream, const Forward& a) {
     with_packs<T>(n.width, {a.x.data, a.delta.data, a.weight.data, a.h.data, a.y.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
       const std::int64_t packs = n.width / N;
-      const bool holds = fits_registers(packs, held);
+      const bool holds = fits_registers(packs);
       const auto kernel = holds ? held_forward_kernel<N, T> : forward_kernel<N, T>;
-      kernel<<<static_cast<unsigned>(n.rows), holds ? threads_holding(packs, held) : threads_for(packs), 0,
-               raw(stream)>>>(packs, a.eps, data<const T>(a.x), data<const T>(a.delta), data<const float>(a.weight),
-                              data<T>(a.h), data<T>(a.y), inverse);
+      kernel<<<static_cast<unsigned>(n.rows), holds ? threads_holding(packs) : threads_for(packs), 0, raw(stream)>>>(
+          packs, a.eps, data<const T>(a.x), data<const T>(a.delta), data<const float>(a.weight), data<T>(a.h),
+          data<T>(a.y), inverse);
       ANANKE_CUDA_LAUNCHED("add_rms_norm forward");
     });
   });
@@ -287,29 +213,39 @@ void CudaAddRmsNorm::backward(Stream& stream, const Backward& a) {
   if (n.rows == 0 || n.width == 0) return;
   const cudaStream_t on = raw(stream);
   const float* inverse = Carve(a.saved).take<float>(n.rows);
-  float* partial = Carve(a.workspace).take<float>(row_blocks(n.rows) * n.width);
-  const dim3 grid(static_cast<unsigned>(row_blocks(n.rows)),
-                  static_cast<unsigned>(blocks_for(n.width, columns_per_piece)));
-  const std::size_t shared = static_cast<std::size_t>(std::min(n.width, columns_per_piece)) * sizeof(float);
+  float* partial = Carve(a.workspace).take<float>(std::min(n.rows, most_partial_sums) * n.width);
+  std::int64_t blocks = 0;
   with_elements(elements, [&](auto element) {
     using T = decltype(element);
     with_packs<T>(n.width, {a.h.data, a.weight.data, a.dy.data, a.dh_in.data, a.dh.data}, [&](auto width) {
       constexpr int N = decltype(width)::value;
-      const std::int64_t packs = n.width / N;
-      if (fits_registers(packs, held_backward)) {
-        held_backward_kernel<N><<<grid.x, threads_holding(packs, held_backward), 0, on>>>(
-            n.rows, packs, data<const T>(a.h), data<const float>(a.weight), data<const T>(a.dy), data<const T>(a.dh_in),
-            data<T>(a.dh), inverse, partial);
-        ANANKE_CUDA_LAUNCHED(op);
-        return;
+      const RowsBackward<T> rows{n.rows,
+                                 n.width / N,
+                                 data<const T>(a.h),
+                                 data<const float>(a.weight),
+                                 data<const T>(a.dy),
+                                 data<const T>(a.dh_in),
+                                 data<T>(a.dh),
+                                 inverse,
+                                 partial};
+      if constexpr (N > 1) {
+        const RingShape shape = ring_shape(n.rows, rows.packs);
+        if (shape.shared > 0) {
+          blocks = shape.blocks;
+          launch_ring<N>(on, shape, rows);
+          return;
+        }
       }
-      backward_kernel<N><<<grid, threads_for(packs), shared, on>>>(
-          n.rows, packs, data<const T>(a.h), data<const float>(a.weight), data<const T>(a.dy), data<const T>(a.dh_in),
-          data<T>(a.dh), inverse, partial);
+      const std::int64_t share = rows_per_block(n.rows);
+      blocks = blocks_for(n.rows, share);
+      const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(blocks_for(n.width, columns_per_piece)));
+      const std::size_t shared = static_cast<std::size_t>(std::min(n.width, columns_per_piece)) * sizeof(float);
+      backward_kernel<N><<<grid, threads_for(rows.packs), shared, on>>>(n.rows, share, rows.packs, rows.h, rows.weight,
+                                                                        rows.dy, rows.dh_in, rows.dh, inverse, partial);
       ANANKE_CUDA_LAUNCHED(op);
     });
   });
-  add_partial_sums(on, row_blocks(n.rows), n.width, n.width, partial, data<float>(a.dweight));
+  add_partial_sums(on, blocks, n.width, n.width, partial, data<float>(a.dweight));
 }
 
 }  // namespace ananke::cuda
