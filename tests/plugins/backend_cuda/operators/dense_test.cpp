@@ -160,6 +160,15 @@ TEST_F(CudaAddRmsNorm, MatchesTheHostInEveryVariant) {
   }
 }
 
+TEST_F(CudaAddRmsNorm, MatchesTheHostWhereBlocksHaveManyRows) {
+  for (const auto& [rows, width] : {std::array<std::int64_t, 2>{2601, 72}, {8300, 7}, {1030, 4104}}) {
+    compare("add_rms_norm " + std::to_string(rows) + " x " + std::to_string(width), [&](Bench& bench) {
+      return add_rms_norm(bench, {rows, width, true, false, true});
+    });
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_F(CudaAddRmsNorm, RefusesShapesThatDoNotFitAndMemoryThatIsTooSmall) {
   const auto forward = [](Bench& bench, std::int64_t width, Region saved) {
     const Tensor x = bench.tensor(Floats(6), {2, 3}), weight = bench.tensor(Floats(width), {width});

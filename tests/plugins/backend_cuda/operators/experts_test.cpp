@@ -84,8 +84,18 @@ TEST_F(CudaRouter, MatchesTheHostByEveryRule) {
                               {{45, 24, 64, 8}, per_group, true},
                               {{45, 24, 64, 8}, forced},
                               {{45, 24, 64, 8}, softmax, false, true, true, true},
+                              {{45, 16, 200, 8}, softmax, true},
+                              {{45, 16, 200, 8}, sigmoid},
+                              {{31, 8, 64, 40}, softmax},
                               {{301, 16, 512, 22}, sigmoid, true},
                               {{9, 8, 1500, 3}, softmax, true}}) {
+    compare_routes(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudaRouter, MatchesTheHostWhereWarpsHaveManyTokens) {
+  for (const RouterCase& c : {RouterCase{{17000, 4, 5, 2}, {}, true}, {{135001, 1, 3, 1}, {}}}) {
     compare_routes(c);
     if (HasFatalFailure()) return;
   }
@@ -215,6 +225,7 @@ TEST_F(CudaPermute, MatchesTheHost) {
                                {9, 4, 50, 2},
                                {1021, 16, 128, 8},
                                {1500, 8, 1, 3},
+                               {33000, 8, 61, 8},
                                {300, 64, 513, 5}}) {
     compare("permute of " + std::to_string(n.tokens) + " tokens",
             [&](Bench& bench) { return permute(bench, n, some_experts(n)); });
