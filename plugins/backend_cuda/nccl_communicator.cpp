@@ -242,7 +242,10 @@ void NcclCommunicator::give_up(ErrorKind kind, const std::string& what, const st
   closed_ = true;
   device_.failure()->set(kind, fmt::format("{}: {}", context(what), reason));
   peers_->leave();
-  if (PeerExchange* exchange = started_exchange_) exchange->stop();
+  {
+    std::lock_guard lock(exchange_mutex_);
+    if (exchange_) exchange_->stop();
+  }
   abort_nccl();
 }
 
@@ -268,7 +271,7 @@ void NcclCommunicator::close_exchange() noexcept {
   } catch (const std::exception& error) {
     log_error("{}", error.what());
   }
-  started_exchange_ = nullptr;
+  std::lock_guard lock(exchange_mutex_);
   exchange_.reset();
 }
 
@@ -421,15 +424,17 @@ bool NcclCommunicator::share(Stream& stream, const TensorView& memory) {
   CudaStream::of(stream);
   if (size() == 1 || !setup_.share) return false;
   if (!exchange_) {
-    exchange_ = std::make_unique<PeerExchange>(
+    auto made = std::make_unique<PeerExchange>(
         PeerExchange::Setup{rank(), size(), setup_.row_blocks, setup_.sum_blocks}, device_);
-    started_exchange_ = exchange_.get();
+    std::lock_guard lock(exchange_mutex_);
+    exchange_ = std::move(made);
   }
   const std::string reason = exchange_->share(memory, [&](const std::string& own) { return tell(stream, own); });
   if (reason.empty()) {
     checks_.shared.push_back(memory);
   } else {
     log_info("communicator {} of {} goes by NCCL alone: {}", setup_.name, format_ranks(setup_.ranks), reason);
+    if (checks_.shared.empty()) close_exchange();
   }
   return reason.empty();
 }

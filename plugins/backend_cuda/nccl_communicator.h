@@ -97,8 +97,8 @@ class NcclCommunicator final : public Communicator, private Watched {
   CudaDevice& device_;
   CollectiveWatch& watch_;
 
-  std::unique_ptr<PeerExchange> exchange_;                 // from the first share() on
-  std::atomic<PeerExchange*> started_exchange_ = nullptr;  // the same, for the watch
+  std::mutex exchange_mutex_;               // while it is made and ended, and where the watch uses it
+  std::unique_ptr<PeerExchange> exchange_;  // from the first share() on
 
   std::timed_mutex nccl_mutex_;  // held during a call into NCCL
   ncclComm_t nccl_ = nullptr;

@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(threads)
   __shared__ int counts[most_peers][most_peers];  // from, to
   __shared__ RowPlan plans[most_peers];
   const int p = static_cast<int>(threadIdx.x);
+  long long arrived = 0;  // from others
   if (p < c.size) counts[c.rank][p] = r.send_counts[p * r.send_columns];
   __syncthreads();
   if (blockIdx.x == 0 && p < c.size && p != c.rank) {
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(threads)
     long long rows = 0;
     for (int q = 0; q < c.size; ++q) rows += counts[q][c.rank];
     if (rows > r.receive_rows) report(c.faults, Fault::rows_arrive, rows, r.receive_rows, c.rank);
-    if (r.received) *r.received += (rows - counts[c.rank][c.rank]) * r.row;
+    arrived = rows - counts[c.rank][c.rank];
   }
   __syncthreads();
   // Blocks begin with different ranks, so that all links are in use, and end with what stays here.
@@ -142,6 +143,7 @@ __global__ void __launch_bounds__(threads)
     push(r, plans[(c.rank + step) % c.size]);
   }
   push(r, plans[c.rank]);
+  if (blockIdx.x == 0 && p == 0 && r.received) *r.received += arrived * r.row;  // over the bus, so last
   finish(c);
 }
 

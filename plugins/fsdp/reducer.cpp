@@ -70,8 +70,10 @@ std::vector<CollectiveUse> reduce_exchanges(const ParameterTable& table, const P
     if (is_cut(placement, unit, at)) {
       const bool bf16 = sends_bf16(config, table.units()[static_cast<std::size_t>(unit)].kind);
       add(axis, CollectiveKind::reduce_scatter, (bf16 ? small : std::max(wire, small)) * place.ranks * 4);
-      if (bf16) {
-        add(axis, CollectiveKind::all_to_all, std::min(wire, chunk_elements(limit, place.ranks)) * place.ranks * 2);
+      if (bf16) {  // or by sum_parts(), which brings together what a reduction does
+        const std::int64_t chunk = std::min(wire, chunk_elements(limit, place.ranks)) * place.ranks * 2;
+        add(axis, CollectiveKind::all_to_all, chunk);
+        add(axis, CollectiveKind::reduce_scatter, chunk);
       }
     }
     if (placement.mesh().replicate == 1) continue;

@@ -5,7 +5,7 @@
 //   16
 //
 // Ranks are processes with a GPU each. Where there are too few GPUs they are threads that share the first: without
-// NVLink and NCCL that tells only what the blocks can move.
+// NVLink and NCCL that tells only what the blocks can move, and what sum_parts() can.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -110,9 +110,12 @@ int run_sharing(int size, std::int64_t mebibytes, const std::vector<int>& blocks
     const auto device = open_gpu(0);
     const Sizes s = sizes_of(size, mebibytes);
     const Tensors tensors(*device, rank, s);
+    const std::int64_t part = s.all() * row / 2 / size / 8 * 8;  // elements of bf16
+    const OnDevice<float> sum(*device, part);
+    const TensorView parts{tensors.receive.view().data, DType::bf16, Shape{size, part}};
     int told = 0;
     for (const int count : blocks) {
-      PeerRank me(rank, size, *rendezvous, *device, {.row_blocks = count});
+      PeerRank me(rank, size, *rendezvous, *device, {.row_blocks = count, .sum_blocks = count});
       me.told = told;
       if (const std::string why = me.share(tensors.receive.view()); !why.empty()) fail(ErrorKind::internal, "{}", why);
       me.meet();
@@ -121,6 +124,9 @@ int run_sharing(int size, std::int64_t mebibytes, const std::vector<int>& blocks
       if (rank == 0) print("on one GPU, counts on device", s, count, us, 0);
       me.meet();
       tensors.check("on one GPU");
+      me.meet();
+      const double sum_us = clock.time([&] { me.exchange.sum_parts(cuda::raw(me.stream()), parts, sum.view(), true); });
+      if (rank == 0) print("on one GPU, sum of bf16 parts", s, count, sum_us, 0);
       me.meet();
       told = me.told;
     }

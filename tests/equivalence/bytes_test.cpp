@@ -73,13 +73,12 @@ class Prediction {
   Lines with_exchange(std::uint64_t copies_in, std::uint64_t copies_out) {
     if (shape_.mesh.expert == 1) return lines_;
     const std::uint64_t each = static_cast<std::uint64_t>(shape_.microbatches) * table_layers();
-    const std::uint64_t again = shape_.recompute ? 2 : 1, others = at(shape_.mesh.expert - 1);
+    const std::uint64_t again = shape_.recompute ? 2 : 1;
     const std::uint64_t values = up_to_16(model_.hidden_size() * (shape_.bf16_tokens ? 2 : 4)),
                         of_choices = up_to_16(model_.num_experts_per_tok() * 4);
     const auto add = [&](const char* direction, std::uint64_t bytes) {
       lines_[{"nvlink", "expert", "experts", direction}] += bytes;
     };
-    add("counts", again * each * others * at(shape_.chunks) * 4);
     add("dispatch", again * each * copies_in * (values + 2 * of_choices));
     add("combine", each * copies_out * values);
     add("combine_backward", each * copies_in * values);

@@ -33,6 +33,11 @@ const Shape shapes[] = {
      "checkpoint { none: true }",
      "gather_dense: BF16 gather_experts: FP8_E4M3 reduce_dense: BF16_ALL_TO_ALL reduce_experts: BF16_ALL_TO_ALL "
      "node_copy: true"},
+    {"narrow wires over Gloo",
+     {1, 3},
+     "training { rows_per_step: 9 } checkpoint { none: true }",
+     "reduce_dense: BF16_ALL_TO_ALL reduce_experts: BF16_ALL_TO_ALL",
+     "GLOO"},
     {"everything stays gathered", {1, 2}, "", "reshard_after_forward: false reduce_blocks: 0"},
     {"experts shared out", {1, 4, 2}, "training { force_balanced_routing: true }", "", "THREADS", 2},
     {"Muon",

@@ -50,10 +50,14 @@ class SharingCommunicator final : public Communicator {
   void broadcast(Stream& stream, const TensorView& buffer, int root) override;
   void all_to_all(Stream& stream, const TensorView& send, std::span<const std::int64_t> send_counts,
                   const TensorView& receive, std::span<const std::int64_t> receive_counts) override;
+  bool share(Stream&, const TensorView&) override { return size_ > 1; }
+  void all_to_all_rows(Stream& stream, const RowExchange& a) override;
+  void sum_parts(Stream& stream, const TensorView& parts, const TensorView& sum, bool add) override;
   void abort() noexcept override { hub_->abort(); }
 
  private:
   const std::vector<Hub::Shown>& stage(Stream& stream, const TensorView& send, std::vector<std::int64_t> counts = {});
+  std::vector<std::int32_t> column(Stream& stream, const TensorView& counts, std::int64_t column);
   // Copies `result_` to the device.
   void land(Stream& stream, const TensorView& receive);
 

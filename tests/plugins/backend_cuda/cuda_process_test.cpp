@@ -16,11 +16,10 @@ TEST(CudaProcesses, ComputeTheSameAsOneProcess) {
   }
 }
 
-TEST(CudaProcesses, EndWhenOneIsKilled) {
-  ANANKE_NEEDS_GPUS(2);
+void expect_end_when_one_is_killed(const char* scenario) {
   const Folder folder;
   const auto start = std::chrono::steady_clock::now();
-  const auto codes = run_processes(folder, ranks(), "kill");
+  const auto codes = run_processes(folder, ranks(), scenario);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // opening the devices included
   EXPECT_EQ(codes.back(), -SIGKILL);
   bool named = false;
@@ -31,6 +30,16 @@ TEST(CudaProcesses, EndWhenOneIsKilled) {
     named = named || error.find(fmt::format("rank {} (", ranks() - 1)) != std::string::npos;
   }
   EXPECT_TRUE(named) << folder.error_of(0);
+}
+
+TEST(CudaProcesses, EndWhenOneIsKilled) {
+  ANANKE_NEEDS_GPUS(2);
+  expect_end_when_one_is_killed("kill");
+}
+
+TEST(CudaProcesses, EndWhenOneIsKilledAndTheOthersWaitInsideAKernel) {
+  ANANKE_NEEDS_GPUS(2);
+  expect_end_when_one_is_killed("kill_rows");
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // One rank as a process with a GPU, for cuda_process_test.cpp:  cuda_rank_process FOLDER RANK SIZE SCENARIO
 //   sum    every collective once, checked
 //   peers  exchanges between memories, without NCCL, all ranks on the first GPU
+//   peers_kill  likewise; the last rank kills itself, and the first then makes an exchange, which is stopped
 //   kill   the last rank kills itself between two collectives, the others go on until they get an error
+//   kill_rows  likewise, between two exchanges of rows
 // Exits with the error's kind and writes the message to FOLDER/error.RANK.
 #include <csignal>
 #include <cstdio>
@@ -49,25 +51,67 @@ void kill_last(GpuRank& me, Communicator& world) {
   }
 }
 
+// The same in exchanges straight between the GPUs.
+void kill_last_in_rows(GpuRank& me, Communicator& world) {
+  constexpr std::int64_t rows = 100, row = 4096;
+  OnDevice<std::uint8_t> memory(*me.device, rows * me.size * row), send(*me.device, rows * me.size * row);
+  OnDevice<std::int32_t> counts(*me.device, std::vector<std::int32_t>(static_cast<std::size_t>(me.size), rows));
+  if (!world.share(me.network(), memory.view())) {  // no such exchange here
+    return kill_last(me, world);
+  }
+  const Shape shape{rows * me.size, row};
+  for (int i = 0;; ++i) {
+    world.all_to_all_rows(
+        me.network(),
+        {send.view().reshaped(shape), counts.view().reshaped({me.size, 1}), memory.view().reshaped(shape), {}, 0, {}});
+    if (i == 3 && me.rank == me.size - 1) raise(SIGKILL);
+    me.network().synchronize();
+  }
+}
+
+void exchange_between_memories(GpuRank& me) {
+  PeerRank peer(me.rank, me.size, *me.rendezvous, *me.device);
+  RowRounds{.row = 4112, .most = 61, .rounds = 3}.run(peer);
+  PeerRank second(me.rank, me.size, *me.rendezvous, *me.device);  // another communicator, by the same blocks of memory
+  second.told = 1000;
+  sum_rounds(second, {7, 40000});
+  RowRounds{.row = 16, .most = 9, .rounds = 2}.run(peer);
+  peer.meet();
+}
+
+// Memory of a process that is gone may still be written to.
+void exchange_with_the_dead(GpuRank& me) {
+  PeerRank peer(me.rank, me.size, *me.rendezvous, *me.device);
+  constexpr std::int64_t rows = 100, row = 4096;
+  OnDevice<std::uint8_t> memory(*me.device, rows * me.size * row), send(*me.device, rows * me.size * row);
+  OnDevice<std::int32_t> counts(*me.device, std::vector<std::int32_t>(static_cast<std::size_t>(me.size), rows));
+  if (const std::string reason = peer.share(memory.view()); !reason.empty()) fail(ErrorKind::internal, "{}", reason);
+  const cuda::PeerCard mine{this_process(), "", 0, ""};
+  const cuda::PeerCard last = cuda::decode(me.rendezvous->exchange("peers/cards", {}, cuda::encode(mine)).back());
+  peer.meet();
+  if (me.rank == me.size - 1) raise(SIGKILL);
+  while (life_of(last.process) != Life::gone) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const Shape shape{rows * me.size, row};
+  peer.exchange.all_to_all_rows(
+      cuda::raw(peer.stream()),
+      {send.view().reshaped(shape), counts.view().reshaped({me.size, 1}), memory.view().reshaped(shape), {}, 0, {}});
+  peer.exchange.stop();
+  peer.stream().synchronize();
+  check(counts.read().front() == rows, "a device whose peer has gone");
+}
+
 void run(const std::string& folder, int rank, int size, const std::string& scenario) {
   GpuRank me;
   me.rank = rank;
   me.size = size;
   me.deadline = std::chrono::minutes(5);  // what ends the others is that the process is gone
   me.rendezvous = std::make_unique<FolderRendezvous>(folder, rank, size, test_patience);
-  me.device = open_gpu(scenario == "peers" ? 0 : rank);
-  if (scenario == "peers") {
-    PeerRank peer(rank, size, *me.rendezvous, *me.device);
-    RowRounds{.row = 4112, .most = 61, .rounds = 3}.run(peer);
-    PeerRank second(rank, size, *me.rendezvous, *me.device);  // another communicator, by the same blocks of memory
-    second.told = 1000;
-    sum_rounds(second, {7, 40000});
-    RowRounds{.row = 16, .most = 9, .rounds = 2}.run(peer);
-    peer.meet();
-    return;
-  }
+  me.device = open_gpu(scenario.starts_with("peers") ? 0 : rank);
+  if (scenario == "peers") return exchange_between_memories(me);
+  if (scenario == "peers_kill") return exchange_with_the_dead(me);
   const auto world = me.communicator("world");
   if (scenario == "kill") return kill_last(me, *world);
+  if (scenario == "kill_rows") return kill_last_in_rows(me, *world);
   sum(me, *world);
 }
 

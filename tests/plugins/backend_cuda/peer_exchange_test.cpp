@@ -169,5 +169,13 @@ TEST(PeerProcesses, ReachEachOthersMemory) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(codes[static_cast<std::size_t>(rank)], 0) << folder.error_of(rank);
 }
 
+TEST(PeerProcesses, EndInPeaceWhenOneIsGone) {
+  ANANKE_NEEDS_GPUS(1);
+  const Folder folder;
+  const auto codes = run_processes(folder, 2, "peers_kill");
+  EXPECT_EQ(codes[0], 0) << folder.error_of(0);
+  EXPECT_EQ(codes[1], -SIGKILL);
+}
+
 }  // namespace
 }  // namespace ananke::testing

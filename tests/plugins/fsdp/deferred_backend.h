@@ -152,8 +152,10 @@ class Meeting {
 // Writes what is issued into `log`: "gather 32", "reduce 32", "sum 32" (elements of one rank's part), after `prefix`.
 class MeetingCommunicator final : public Communicator {
  public:
-  MeetingCommunicator(Meeting& meeting, int rank, std::vector<std::string>& log, std::string prefix = "")
-      : meeting_(meeting), rank_(rank), log_(log), prefix_(std::move(prefix)) {}
+  // `shares`: memory.
+  MeetingCommunicator(Meeting& meeting, int rank, std::vector<std::string>& log, std::string prefix = "",
+                      bool shares = false)
+      : meeting_(meeting), rank_(rank), log_(log), prefix_(std::move(prefix)), shares_(shares) {}
   int rank() const override { return rank_; }
   int size() const override { return meeting_.size(); }
   void all_gather(Stream& stream, const TensorView& send, const TensorView& receive) override {
@@ -212,6 +214,21 @@ class MeetingCommunicator final : public Communicator {
       meeting_.meet();
     });
   }
+  bool share(Stream&, const TensorView&) override { return shares_ && size() > 1; }
+  void sum_parts(Stream& stream, const TensorView& parts, const TensorView& sum, bool add) override {
+    log_.push_back(prefix_ + fmt::format("parts {}", sum.elements()));
+    put(stream, [=, this] {
+      meeting_.publish(rank_, parts.data);
+      const std::int64_t count = sum.elements();
+      std::vector<std::uint16_t> landed;
+      for (int r = 0; r < size(); ++r) {
+        const auto* row = reinterpret_cast<const std::uint16_t*>(meeting_.bytes(r)) + rank_ * count;
+        landed.insert(landed.end(), row, row + count);
+      }
+      reference::landing_sum(size(), count, landed.data(), sum.as<float>(), add);
+      meeting_.meet();
+    });
+  }
   void abort() noexcept override {}
 
  private:
@@ -222,6 +239,7 @@ class MeetingCommunicator final : public Communicator {
   int rank_;
   std::vector<std::string>& log_;
   std::string prefix_;
+  bool shares_;
 };
 
 // An element of an f32 or bf16 view.

@@ -67,6 +67,7 @@ struct WorldShape {
   int node_ranks = 1;  // of the shard axis; it is their multiple
   DType compute = DType::f32;
   DType stored = DType::f32;
+  bool shared_memory = false;  // among the ranks of the axes that units are cut over
 };
 
 // What a use sees of a weight that travelled in this format, and is used in this type.
@@ -237,10 +238,12 @@ std::vector<std::vector<std::string>> in_world(const WorldShape& shape, Body bod
     threads.emplace_back([&, rank] {
       const MeshCoordinates at = coordinates(shape.mesh, rank);
       Rank mine(rank, shape, table, placement);
-      mine.shard = std::make_unique<MeetingCommunicator>(*shards[at.replicate], at.shard, mine.log);
+      mine.shard =
+          std::make_unique<MeetingCommunicator>(*shards[at.replicate], at.shard, mine.log, "", shape.shared_memory);
       mine.replicate = std::make_unique<MeetingCommunicator>(*replicas[at.shard], at.replicate, mine.log);
-      mine.expert_shard = std::make_unique<MeetingCommunicator>(*expert_shards[at.replicate * mesh.expert + at.expert],
-                                                                at.expert_shard, mine.log, "experts: ");
+      mine.expert_shard =
+          std::make_unique<MeetingCommunicator>(*expert_shards[at.replicate * mesh.expert + at.expert], at.expert_shard,
+                                                mine.log, "experts: ", shape.shared_memory);
       mine.node = std::make_unique<MeetingCommunicator>(*nodes[rank / shape.node_ranks], rank % shape.node_ranks,
                                                         mine.log, "node: ");
       mine.start();

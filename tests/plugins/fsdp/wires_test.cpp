@@ -74,6 +74,43 @@ TEST(FsdpWires, EveryItemSeesRoundedWeightsAndOwnersGetPlainSums) {
   }
 }
 
+// The same calls and sums but that gradients come out of the other ranks' memory, in one call.
+TEST(FsdpWires, OwnersGetTheSameSumsOutOfSharedMemory) {
+  for (const DType stored : {DType::f32, DType::bf16}) {
+    for (const MeshShape& mesh : {MeshShape{1, 3}, {2, 4}, {1, 4, 2}}) {
+      for (const Eager eager : {Eager::compute, Eager::network}) {
+        SCOPED_TRACE(fmt::format("{}, stored in {}", to_string(mesh), name_of(stored)));
+        const Fsdp config = wires(Fsdp::BF16, Fsdp::BF16, Fsdp::BF16_ALL_TO_ALL);
+        WorldShape shape{models()[0], mesh, config, eager, node_of(mesh), stored, stored};
+        std::map<int, decltype(Rank::gradients)> apart, shared;  // by rank
+        const auto run = [&](auto& sums) {
+          std::mutex mutex;
+          return in_world(shape, [&](Rank& rank) {
+            rank.run(training_schedule(rank.table, 4, 2));
+            std::lock_guard lock(mutex);
+            sums[rank.rank] = rank.gradients;
+          });
+        };
+        const auto calls_apart = run(apart);
+        shape.shared_memory = true;
+        auto calls = run(shared);
+        int parts = 0;
+        for (auto& log : calls) {
+          for (std::string& call : log) {
+            const std::size_t at = call.find("parts ");
+            if (at == std::string::npos) continue;
+            ++parts;
+            call.replace(at, 5, "exchange");
+          }
+        }
+        EXPECT_GT(parts, 0);
+        EXPECT_EQ(calls, calls_apart);
+        EXPECT_EQ(shared, apart);
+      }
+    }
+  }
+}
+
 // The same where weights are computed with in bf16: also those that are whole on their owner, and those that travel as
 // f32, are rounded; the small segments are not. A config without any narrow wire among them.
 TEST(FsdpWires, EveryItemSeesBf16WeightsWhereItComputesInThem) {
