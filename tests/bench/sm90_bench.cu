@@ -3,8 +3,8 @@
 //   sm90_bench check [variant [part of a case's name]]     small ragged shapes; every case in a process of its own
 //   sm90_bench time [variant [part of a shape's name]]     experts' shapes, against cuBLASLt in the same run
 //
-// `variant`: 3x4 (what the product uses), another tile (variants() below), swiglu (with the activation in the kernel,
-// against the product and a kernel of its own), or all.
+// `variant`: 3x4 (what the product uses), another tile (variants() below), or all of them; or swiglu: products with the
+// activation in them, against the product and a kernel of its own.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
@@ -478,18 +478,10 @@ int main(int argc, char** argv) {
     const std::string what = argc > 1 ? argv[1] : "", variant = argc > 2 ? argv[2] : "3x4",
                       part = argc > 3 ? argv[3] : "";
     ananke::cuda::prepare_environment({});
-    const bool swiglu = variant == "swiglu" || variant == "all", others = variant != "swiglu";
-    int failed = 0;
-    if (what == "check") {
-      if (others) failed = ananke::cuda::sm90::check_all(variant, part);
-      if (swiglu) failed |= ananke::cuda::sm90::check_swiglu(part);
-      return failed;
-    }
-    if (what == "time") {
-      if (others) failed = ananke::cuda::sm90::time_all(variant, part);
-      if (swiglu) failed |= ananke::cuda::sm90::time_swiglu(part);
-      return failed;
-    }
+    if (what == "check" && variant == "swiglu") return ananke::cuda::sm90::check_swiglu(part);
+    if (what == "time" && variant == "swiglu") return ananke::cuda::sm90::time_swiglu(part);
+    if (what == "check") return ananke::cuda::sm90::check_all(variant, part);
+    if (what == "time") return ananke::cuda::sm90::time_all(variant, part);
     fmt::print(stderr, "sm90_bench check|time [variant [part of a name]]\n");
     return 1;
   } catch (const ananke::Error& error) {

@@ -79,8 +79,8 @@ __global__ void swiglu_backward_kernel(std::int64_t rows, std::int64_t packs, co
   for (std::int64_t i = threadIdx.x % 32; i < packs; i += 32) {
     const std::int64_t gate = (2 * row * packs + i) * N, up = gate + packs * N;
     Pack<T, N> m, dgate, dup;
-    product += static_cast<double>(swiglu_backward(load<N>(both + gate), load<N>(both + up), load<N>(dboth + gate),
-                                                   weight, m, dgate, dup));
+    product += static_cast<double>(
+        swiglu_backward(load<N>(both + gate), load<N>(both + up), load<N>(dboth + gate), weight, m, dgate, dup));
     store(middle + (row * packs + i) * N, m);
     store(dboth + up, dup);
     store(dboth + gate, dgate);

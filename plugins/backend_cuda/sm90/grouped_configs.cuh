@@ -14,6 +14,8 @@ using Backward = Config<Ragged::m, Major::k, Major::mn, __nv_bfloat16>;
 using Gradient = Config<Ragged::k, Major::mn, Major::mn, float>;
 using ForwardSwiglu = Fused<Forward, SwigluForward>;
 using BackwardSwiglu = Fused<Backward, SwigluBackward>;
+static_assert(ForwardSwiglu::finishers == PieceOfRows::warps && ForwardSwiglu::tile_m == 4 * PieceOfRows::groups);
+static_assert(ForwardSwiglu::step_n == 128 && BackwardSwiglu::tile_n == SwigluBackward::tile_n);
 
 // That each of them takes.
 inline constexpr int most_grouped = std::min({most_groups<Forward>, most_groups<Backward>, most_groups<Gradient>,
