@@ -1,7 +1,7 @@
 // Speed of the CUDA operators: one line per operator and pass with time, rate and the ratio to cuBLASLt at 8192^3 (what
-// computes) or to a copy (what moves bytes: read plus written), both measured in the same run on random numbers. Times are
-// the device's: a copy keeps it busy until all launches of a run wait in the queue, as they do in a step, and leaves in
-// the cache what no operator asks for.
+// computes) or to a copy (what moves bytes: read plus written), both measured in the same run on random numbers. Times
+// are the device's: a copy keeps it busy until all launches of a run wait in the queue, as they do in a step, and leaves
+// in the cache what no operator asks for.
 //
 //   cuda_operators_bench [tokens [filter]]       default: 16384, all; on the first GPU that is visible
 //
@@ -17,6 +17,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -180,7 +181,8 @@ void dense(Bench& b) {
   const TensorView table = b.random(half, {vocabulary, hidden}), dtable = b.random(single, {vocabulary, hidden});
   const TensorView token_ids = b.filled(ids, {t});
   b.moves("embedding forward", 2 * row, [&] { b.set().embedding->forward(b.stream(), {token_ids, table, y}); });
-  b.moves("embedding backward", row + tokens * hidden * 8, [&] {
+  const auto distinct = static_cast<double>(std::set<std::int32_t>(ids.begin(), ids.end()).size());
+  b.moves("embedding backward", row + distinct * hidden * 8, [&] {
     b.set().embedding->backward(b.stream(), {token_ids, dy, dtable});
   });
 }

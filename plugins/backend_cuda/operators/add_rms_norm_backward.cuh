@@ -12,9 +12,9 @@
 
 #include "plugins/backend_cuda/check.h"
 #include "plugins/backend_cuda/operators/elements.cuh"
-#include "plugins/backend_cuda/operators/expert_sort.cuh"
 #include "plugins/backend_cuda/operators/floats.cuh"
 #include "plugins/backend_cuda/operators/reduce.cuh"
+#include "plugins/backend_cuda/operators/shared_memory.cuh"
 
 namespace ananke::cuda {
 

@@ -5,6 +5,7 @@
 #include "plugins/backend_cuda/operators/expert_sort.cuh"
 #include "plugins/backend_cuda/operators/faults.cuh"
 #include "plugins/backend_cuda/operators/reduce.cuh"
+#include "plugins/backend_cuda/operators/shared_memory.cuh"
 #include "runtime/operators/arguments.h"
 #include "runtime/operators/carve.h"
 #include "runtime/operators/validate.h"

@@ -63,12 +63,4 @@ static inline void scan_counts(cudaStream_t stream, std::int64_t blocks, int exp
   ANANKE_CUDA_LAUNCHED("scan of experts");
 }
 
-// Shared memory beyond what a kernel may use as it is. Cheap where it was asked for before.
-template <class Kernel>
-void allow_shared(Kernel* kernel, std::size_t bytes) {
-  if (bytes <= 48 << 10) return;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-        "give a kernel its shared memory");
-}
-
 }  // namespace ananke::cuda
