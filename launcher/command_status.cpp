@@ -76,7 +76,9 @@ void print_slow_rank(const RunRecords& records) {
   std::nth_element(times.begin(), middle, times.end());
   std::string host;
   for (const RunEvent& event : records.events) {
-    if (event.kind() == RunEvent::SLOW_RANK && event.rank() == rank) host = " on " + event.host();
+    if (event.kind() == RunEvent::SLOW_RANK && event.rank() == rank && !event.host().empty()) {
+      host = " on " + event.host();
+    }
   }
   print_line("slow rank",
              fmt::format("{}{} takes {:.2f}x as long as the median rank for the same work, in {} of the last "

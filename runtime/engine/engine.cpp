@@ -228,8 +228,8 @@ void Engine::make_communicators() {
   replicate_ = make("replicate", replicate_group(mesh, context_.rank));
   if (mesh.expert > 1) own_expert_shard_ = make("expert_shard", expert_shard_group(mesh, context_.rank));
   expert_ = make("expert", expert_group(mesh, context_.rank));
-  const std::vector<std::string> nodes = rendezvous_.exchange("node", {}, context_.node);
-  node_ = make("node", node_group(mesh, context_.rank, nodes));
+  nodes_ = rendezvous_.exchange("node", {}, context_.node);
+  node_ = make("node", node_group(mesh, context_.rank, nodes_));
 }
 
 void Engine::start(const PassLimits& limits) {

@@ -70,6 +70,8 @@ class Engine {
   // The batches plugin of the job, once; null when it has none.
   std::unique_ptr<Batches> take_batches() { return std::move(roles_.batches); }
   Communicator& world() { return *world_; }
+  // Names of ranks' nodes, once started; empty where nobody has said.
+  const std::vector<std::string>& nodes() const { return nodes_; }
   Communicator& shard() { return *shard_; }
   Communicator& replicate() { return *replicate_; }
   // What this rank received since start, of all roles.
@@ -93,6 +95,7 @@ class Engine {
   EngineRoles roles_;
   ParameterTable table_;
   Placement placement_;
+  std::vector<std::string> nodes_;
   std::unique_ptr<Communicator> world_, shard_, replicate_, expert_, node_;
   std::unique_ptr<Communicator> own_expert_shard_;  // null without an expert axis: it is the shard axis then
   std::unique_ptr<RouterBalancing> routers_;

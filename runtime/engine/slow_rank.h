@@ -15,7 +15,7 @@ class SlowRankWatch {
   static constexpr int again = 10;               // steps, one after another
   static constexpr std::uint64_t repeat = 1000;  // steps until the same rank is told again
 
-  // Sees the record of every step, on every rank: all come to the same. The rank that is now to be told, if any.
+  // Sees the record of every step. The rank that is now to be told, if any.
   std::optional<std::uint32_t> see(const StepRecord& record);
 
  private:

@@ -11,7 +11,6 @@
 #include "ananke/telemetry.pb.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
-#include "runtime/base/process.h"
 #include "runtime/base/units.h"
 #include "runtime/checkpoint/huggingface.h"
 #include "runtime/data/sequential_batches.h"
@@ -409,23 +408,20 @@ void Trainer::report_step(const StepScalars::Outcome& outcome, double seconds, d
   tell_slow_rank(record);
 }
 
-// All ranks see the same shares of work and time, so all come here for the same rank, and it says where it is.
 void Trainer::tell_slow_rank(const StepRecord& record) {
   const auto slow = slow_rank_.see(record);
-  if (!slow) return;
-  const bool mine = engine_.context().rank == static_cast<int>(*slow);
-  const auto hosts =
-      rendezvous_.exchange(fmt::format("slow rank of step {}", progress_.step), {}, mine ? host_name() : std::string());
+  if (!slow || engine_.context().rank != 0) return;
+  const std::string& node = engine_.nodes().at(*slow);
   RunEvent event;
   event.set_kind(RunEvent::SLOW_RANK);
   event.set_step(progress_.step);
   event.set_rank(*slow);
-  event.set_host(hosts.at(*slow));
+  event.set_host(node);
   event.set_straggler(record.work().straggler());
   event.set_text(
-      fmt::format("rank {} on {} has taken {:.2f}x as long as the median rank for the same work, in {} steps "
+      fmt::format("rank {}{} has taken {:.2f}x as long as the median rank for the same work, in {} steps "
                   "running; its node is slow{}",
-                  *slow, event.host(), event.straggler(), SlowRankWatch::again,
+                  *slow, node.empty() ? "" : " on " + node, event.straggler(), SlowRankWatch::again,
                   job_.mesh().expert() > 1 ? ", or its experts have more to do" : ""));
   tell(event, [](Observer& observer, const RunEvent& e) { observer.on_event(e); });
 }
