@@ -429,16 +429,21 @@ void optimizers(Bench& b) {
 
 // Matrices of W2's experts (site/local/jobs/w2.textproto), as many as are computed at a time.
 void newton_schulz(Bench& b) {
-  constexpr std::int64_t count = 12, narrow = 1792, wide = 6144;
+  constexpr std::int64_t count = 8, narrow = 1792, wide = 6144;
   const TensorView finite = b.filled(std::vector<std::int32_t>{1}, {1});
   const double step = 2.0 * narrow * narrow * (2.0 * wide + narrow);
-  for (const auto& [rows, columns] : {std::pair(narrow, wide), std::pair(wide, narrow)}) {
-    const TensorView matrices = b.random(single, {count, rows, columns});
-    const Region workspace = b.region(b.set().newton_schulz->workspace({count, rows, columns}));
-    b.computes(fmt::format("newton_schulz {} x {} x {}, bf16", count, rows, columns), 5 * count * step, [&] {
-      b.set().newton_schulz->run(
-          b.stream(), {matrices, 5, 3.4445, -4.775, 2.0315, 1e-7, NewtonSchulz::Precision::bf16, finite, workspace});
-    });
+  for (const auto kernels : {GroupedKernels::cublaslt, GroupedKernels::sm90}) {
+    const std::unique_ptr<CudaOperators> made = b.with_grouped(kernels);
+    NewtonSchulz& operation = *made->set().newton_schulz;
+    for (const auto& [rows, columns] : {std::pair(narrow, wide), std::pair(wide, narrow)}) {
+      const TensorView matrices = b.random(single, {count, rows, columns});
+      const Region workspace = b.region(operation.workspace({count, rows, columns}));
+      const char* whose = kernels == GroupedKernels::sm90 ? "sm90" : "cuBLASLt";
+      b.computes(fmt::format("newton_schulz {} x {} x {} by {}", count, rows, columns, whose), 5 * count * step, [&] {
+        operation.run(b.stream(),
+                      {matrices, 5, 3.4445, -4.775, 2.0315, 1e-7, NewtonSchulz::Precision::bf16, finite, workspace});
+      });
+    }
   }
 }
 
@@ -469,16 +474,11 @@ void run(std::int64_t tokens, const std::string& filter) {
   Bench b(tokens, filter);
   ceilings(b);
   b.clear();
-  const std::pair<const char*, void (*)(Bench&)> groups[] = {{"dense", dense},
-                                                             {"attention", attention},
-                                                             {"own_attention", own_attention},
-                                                             {"router", route},
-                                                             {"mixture", mixture},
-                                                             {"grouped", grouped},
-                                                             {"head", head},
-                                                             {"optimizers", optimizers},
-                                                             {"newton_schulz", newton_schulz},
-                                                             {"wire", wire}};
+  const std::pair<const char*, void (*)(Bench&)> groups[] = {
+      {"dense", dense},  {"attention", attention},   {"own_attention", own_attention},
+      {"router", route}, {"mixture", mixture},       {"grouped", grouped},
+      {"head", head},    {"optimizers", optimizers}, {"newton_schulz", newton_schulz},
+      {"wire", wire}};
   for (const auto& [name, group] : groups) {
     if (!b.wanted(name)) continue;
     group(b);

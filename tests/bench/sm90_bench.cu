@@ -2,6 +2,7 @@
 //
 //   sm90_bench check [variant [part of a case's name]]     small ragged shapes; every case in a process of its own
 //   sm90_bench time [variant [part of a shape's name]]     experts' shapes, against cuBLASLt in the same run
+//   sm90_bench newton [part of a shape's name]             five steps of Newton-Schulz, likewise
 //
 // `variant`: 3x4 (what the product uses), another tile (variants() below), or all of them; or swiglu: products with the
 // activation in them, against the product and a kernel of its own.
@@ -27,6 +28,7 @@
 #include "plugins/backend_cuda/operators/products.h"
 #include "plugins/backend_cuda/operators/side_streams.h"
 #include "plugins/backend_cuda/sm90/launch.cuh"
+#include "plugins/backend_cuda/sm90/newton_schulz_steps.h"
 #include "runtime/base/error.h"
 #include "tests/bench/sm90_bench_parts.cuh"
 
@@ -353,6 +355,8 @@ class Library {
   Library() : device_({0, "bench"}), products_(device_.facts(), device_.memory()), sides_(device_.facts()) {}
   cudaStream_t stream() { return raw(device_.stream(Resource::compute)); }
   int blocks() const { return device_.facts().multiprocessors; }
+  const DeviceFacts& facts() const { return device_.facts(); }
+  Products& products() { return products_; }
   // Group by group on streams side by side, as the operator without these kernels does it.
   void run(const Tensors& t) {
     const Problem& p = t.problem;
@@ -470,6 +474,164 @@ int time_all(const std::string& wanted, const std::string& part) {
   return 0;
 }
 
+// --- Newton-Schulz -----------------------------------------------------------------------------------------------
+
+constexpr int steps = 5;
+constexpr float step_a = 3.4445f, step_b = -4.775f, step_c = 2.0315f;
+
+struct Batch {
+  std::string name;
+  std::int64_t count, s, l;
+  double flops() const {
+    const auto short_side = static_cast<double>(s), long_side = static_cast<double>(l);
+    return steps * static_cast<double>(count) * 2 * short_side * short_side * (2 * long_side + short_side);
+  }
+};
+
+__global__ void scale_kernel(std::int64_t n, bf16* x, float scale) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
+    x[i] = __float2bfloat16_rn(__bfloat162float(x[i]) * scale);
+  }
+}
+// Elements that differ from the mirrored one.
+__global__ void asymmetric_kernel(std::int64_t s, const std::uint16_t* matrices, unsigned* found) {
+  const std::int64_t row = blockIdx.x, base = blockIdx.y * s * s;
+  for (std::int64_t column = threadIdx.x; column < row; column += blockDim.x) {
+    if (matrices[base + row * s + column] != matrices[base + column * s + row]) atomicAdd(found, 1u);
+  }
+}
+
+// A batch, random numbers with a norm of 1 each, and what the steps need.
+class Iterated {
+ public:
+  explicit Iterated(const Batch& n)
+      : batch(n),
+        first_(bytes()),
+        x_(bytes()),
+        y_(bytes()),
+        a_(static_cast<std::size_t>(n.count * n.s * n.s) * 2),
+        b_(static_cast<std::size_t>(n.count * n.s * n.s) * 2),
+        progress_(static_cast<std::size_t>(NewtonSchulzSteps::progress_ints(n.count)) * 4) {
+    const Matrices all{first_.data(), DType::bf16, n.s, n.l, n.l, n.count, n.s * n.l};
+    fill(all, n.s, 1);
+    const float norm = 0.2887f * std::sqrt(static_cast<float>(n.s) * static_cast<float>(n.l));
+    scale_kernel<<<2048, 256>>>(n.count * n.s * n.l, static_cast<bf16*>(first_.data()), 1 / norm);
+    check(cudaGetLastError(), "fill a matrix");
+    reset();
+  }
+  void reset() { check(cudaMemcpy(x_.data(), first_.data(), bytes(), cudaMemcpyDeviceToDevice), "fill memory"); }
+  std::size_t bytes() const { return static_cast<std::size_t>(batch.count * batch.s * batch.l) * 2; }
+  void run(const NewtonSchulzSteps& own, cudaStream_t stream) {
+    own.run(stream,
+            {batch.count, batch.s, batch.l, x_.data(), y_.data(), a_.data(), b_.data(),
+             static_cast<int*>(progress_.data())},
+            steps, step_a, step_b, step_c);
+  }
+  void run(Products& library, cudaStream_t stream) {
+    void *x = x_.data(), *y = y_.data();
+    const std::int64_t s = batch.s, l = batch.l;
+    const auto multiply = [&](std::int64_t n, std::int64_t k, const Factor& a, const Factor& b, float alpha, float beta,
+                              const void* add, void* out) {
+      library.run(stream, {.m = s,
+                           .n = n,
+                           .k = k,
+                           .a = a,
+                           .b = b,
+                           .in = DType::bf16,
+                           .out = out,
+                           .out_stride = n,
+                           .out_type = DType::bf16,
+                           .alpha = alpha,
+                           .beta = beta,
+                           .add = add,
+                           .count = batch.count,
+                           .tuned_count = batch.count,
+                           .out_batch_stride = s * n});
+    };
+    for (int i = 0; i < steps; ++i) {
+      const Factor square_a{a_.data(), s, false, s * s}, square_b{b_.data(), s, false, s * s};
+      multiply(s, l, {x, l, false, s * l}, {x, l, true, s * l}, 1, 0, nullptr, a_.data());
+      multiply(s, s, square_a, square_a, step_c, step_b, a_.data(), b_.data());
+      multiply(l, s, square_b, {x, l, false, s * l}, 1, step_a, x, y);
+      std::swap(x, y);
+    }
+  }
+  const void* result() const { return steps % 2 == 0 ? x_.data() : y_.data(); }
+  unsigned asymmetric() const {
+    const Memory found(4, 0);
+    for (const Memory* m : {&a_, &b_}) {
+      asymmetric_kernel<<<dim3(static_cast<unsigned>(batch.s), static_cast<unsigned>(batch.count)), 256>>>(
+          batch.s, static_cast<const std::uint16_t*>(m->data()), static_cast<unsigned*>(found.data()));
+      check(cudaGetLastError(), "compare");
+    }
+    return found.read<unsigned>()[0];
+  }
+
+  const Batch batch;
+
+ private:
+  Memory first_, x_, y_, a_, b_, progress_;
+};
+
+// The largest difference of two results, and the largest number.
+std::pair<float, float> differences(std::size_t bytes, const void* a, const void* b) {
+  const Memory largest(8, 0);
+  difference_kernel<<<2048, 256>>>(static_cast<std::int64_t>(bytes / 2), a, b, true,
+                                   static_cast<unsigned*>(largest.data()));
+  check(cudaGetLastError(), "compare");
+  const std::vector<float> found = largest.read<float>();
+  return {found[0], found[1]};
+}
+
+int time_newton(const std::string& part) {
+  Library library;
+  const NewtonSchulzSteps own(library.facts());
+  Clock clock;
+  const cudaStream_t stream = library.stream();
+  bool right = true;
+  for (const Batch& batch : {Batch{"ragged", 3, 264, 520},
+                             {"one tile", 2, 128, 256},
+                             {"tiny", 5, 8, 8},
+                             {"8 x 1792x6144", 8, 1792, 6144},
+                             {"w2 experts", 12, 1792, 6144},
+                             {"one expert of w2", 1, 1792, 6144},
+                             {"w2 query", 2, 6144, 8192},
+                             {"w2 key", 4, 1024, 6144},
+                             {"m5 experts", 64, 768, 2048},
+                             {"m5 query", 16, 2048, 2048},
+                             {"m5 key", 16, 512, 2048},
+                             {"384", 64, 384, 768}}) {
+    if (batch.name.find(part) == std::string::npos) continue;
+    Iterated it(batch);
+    const auto result_of = [&](auto&& who, Memory& kept) {
+      it.reset();
+      it.run(who, stream);
+      check(cudaDeviceSynchronize(), "run");
+      check(cudaMemcpy(kept.data(), it.result(), it.bytes(), cudaMemcpyDeviceToDevice), "keep");
+    };
+    Memory theirs(it.bytes()), ours(it.bytes()), again(it.bytes());
+    result_of(library.products(), theirs);
+    result_of(own, ours);
+    const unsigned asymmetric = it.asymmetric();
+    result_of(own, again);
+    const auto [difference, largest] = differences(it.bytes(), ours.data(), theirs.data());
+    const bool same = ours.read<std::uint16_t>() == again.read<std::uint16_t>();
+    const bool good = difference < largest / 20 && asymmetric == 0 && same;
+    right = right && good;
+    const double theirs_us = clock.median(stream, [&] { it.run(library.products(), stream); });
+    const double ours_us = clock.median(stream, [&] { it.run(own, stream); });
+    fmt::print(
+        "{:<17} {:>3} x {}x{}: cuBLASLt {:>8.1f} us {:>6.1f} TFLOP/s, own {:>8.1f} us {:>6.1f} TFLOP/s, {:.3f} "
+        "times as fast; {} apart of {}{}{}{}\n",
+        batch.name, batch.count, batch.s, batch.l, theirs_us, batch.flops() / theirs_us * 1e-6, ours_us,
+        batch.flops() / ours_us * 1e-6, theirs_us / ours_us, difference, largest, good ? "" : " WRONG",
+        asymmetric ? fmt::format(", {} not symmetric", asymmetric) : "", same ? "" : ", DIFFERS when run again");
+    std::fflush(nullptr);
+  }
+  return right ? 0 : 1;
+}
+
 }  // namespace
 }  // namespace ananke::cuda::sm90
 
@@ -482,7 +644,8 @@ int main(int argc, char** argv) {
     if (what == "time" && variant == "swiglu") return ananke::cuda::sm90::time_swiglu(part);
     if (what == "check") return ananke::cuda::sm90::check_all(variant, part);
     if (what == "time") return ananke::cuda::sm90::time_all(variant, part);
-    fmt::print(stderr, "sm90_bench check|time [variant [part of a name]]\n");
+    if (what == "newton") return ananke::cuda::sm90::time_newton(argc > 2 ? argv[2] : "");
+    fmt::print(stderr, "sm90_bench check|time [variant [part of a name]], newton [part of a name]\n");
     return 1;
   } catch (const ananke::Error& error) {
     fmt::print(stderr, "sm90_bench: {}\n", error.what());

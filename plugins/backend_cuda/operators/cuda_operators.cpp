@@ -18,7 +18,7 @@ CudaOperators::CudaOperators(const DeviceFacts& facts, Arena& memory, Arena& pin
       grouped_mlp_(facts_, products_, offsets_, grouped_products_, widest, grouped),
       head_loss_(faults_, products_),
       elementwise_(memory),
-      newton_schulz_(products_),
+      newton_schulz_(facts_, products_, grouped),
       wire_(faults_),
       set_{.embedding = &embedding_,
            .add_rms_norm = &add_rms_norm_,

@@ -19,7 +19,8 @@ constexpr int threads = 256;
 constexpr int norm_blocks = 64;  // partial sums of one matrix
 // Of the matrices computed at a time: enough products to fill a device.
 constexpr std::int64_t bytes_together = 1 << 28;
-constexpr int side = 32, side_rows = 8;  // of a block that transposes
+constexpr int side = 64;             // of a tile that a block transposes
+constexpr int packs_per_thread = 4;  // of a block that does not
 
 struct Layout {
   Layout(const Sizes& n, NewtonSchulz::Precision precision)
@@ -41,6 +42,7 @@ struct Scratch {
   void *x, *y;    // [together, s, l], of the precision's type
   void *a, *b;    // [together, s, s]
   double* norms;  // [together, norm_blocks]
+  int* progress;  // of the kernel that makes all steps
 };
 
 Scratch layout_scratch(Carve& carve, const Layout& n) {
@@ -51,6 +53,7 @@ Scratch layout_scratch(Carve& carve, const Layout& n) {
   scratch.a = carve.take<std::byte>(square);
   scratch.b = carve.take<std::byte>(square);
   scratch.norms = carve.take<double>(n.together * norm_blocks);
+  scratch.progress = carve.take<int>(sm90::NewtonSchulzSteps::progress_ints(n.together));
   return scratch;
 }
 
@@ -61,111 +64,174 @@ __device__ float rounded(float value) {
 }
 
 // Sums of squares of parts of matrix blockIdx.y.
-template <class T>
+template <int N, class T>
 __global__ void norm_kernel(std::int64_t area, const float* matrices, double* norms) {
   __shared__ double scratch[32];
   const float* matrix = matrices + blockIdx.y * area;
   double sum = 0;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < area;
+#pragma unroll 4
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x; i < area / N;
        i += norm_blocks * threads) {
-    const double value = rounded<T>(matrix[i]);
-    sum += value * value;
+    const Pack<float, N> values = ananke::cuda::load<N>(matrix + i * N);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const double value = rounded<T>(values.at[j]);
+      sum += value * value;
+    }
   }
   sum = block_sum(sum, scratch);
   if (threadIdx.x == 0) norms[blockIdx.y * norm_blocks + blockIdx.x] = sum;
 }
 
+// By whole warps.
 template <class T>
 __device__ float divisor_of(const double* norms, double eps) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   double sum = 0;
-  for (int i = 0; i < norm_blocks; ++i) sum += norms[i];
-  const float norm = rounded<T>(static_cast<float>(sqrt(sum)));
+  for (int i = lane; i < norm_blocks; i += 32) sum += norms[i];
+  const float norm = rounded<T>(static_cast<float>(sqrt(warp_sum(sum))));
   return norm > static_cast<float>(eps) ? norm : static_cast<float>(eps);
 }
 
-// Moves a [rows, columns] matrix tile by tile: to[r, c] = from[r, c], or to[c, r] where `transposed`. Blocks of
-// (side, side_rows) threads, blockIdx.x over all tiles.
-template <class From, class To, class Change>
-__device__ void move_tile(std::int64_t rows, std::int64_t columns, bool transposed, const From* from, To* to,
-                          const Change& change) {
-  __shared__ float tile[side][side + 1];
-  const std::int64_t across = (columns + side - 1) / side;
-  const std::int64_t row = blockIdx.x / across * side, column = blockIdx.x % across * side;
-  for (int i = threadIdx.y; i < side; i += side_rows) {
-    const std::int64_t r = row + i, c = column + threadIdx.x;
-    if (r < rows && c < columns) tile[i][threadIdx.x] = change(to_float(from[r * columns + c]));
+// to[i] = from[i], changed; rows and columns do not matter.
+template <int N, class From, class To, class Change>
+__device__ void move_flat(std::int64_t area, const From* from, To* to, const Change& change) {
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * packs_per_thread * threads + threadIdx.x;
+  Pack<From, N> values[packs_per_thread];
+#pragma unroll
+  for (int k = 0; k < packs_per_thread; ++k) {
+    const std::int64_t i = first + k * threads;
+    if (i < area / N) values[k] = ananke::cuda::load<N>(from + i * N);
   }
-  __syncthreads();
-  for (int i = threadIdx.y; i < side; i += side_rows) {
-    if (transposed) {
-      const std::int64_t r = row + threadIdx.x, c = column + i;
-      if (r < rows && c < columns) to[c * rows + r] = from_float<To>(tile[threadIdx.x][i]);
-    } else {
-      const std::int64_t r = row + i, c = column + threadIdx.x;
-      if (r < rows && c < columns) to[r * columns + c] = from_float<To>(tile[i][threadIdx.x]);
-    }
+#pragma unroll
+  for (int k = 0; k < packs_per_thread; ++k) {
+    const std::int64_t i = first + k * threads;
+    Pack<To, N> moved;
+#pragma unroll
+    for (int j = 0; j < N; ++j) moved.at[j] = from_float<To>(change(to_float(values[k].at[j])));
+    if (i < area / N) ananke::cuda::store(to + i * N, moved);
   }
 }
 
-template <class T>
+// to[c, r] = from[r, c], changed, of a [rows, columns] matrix; blockIdx.x over all tiles.
+template <int N, class From, class To, class Change>
+__device__ void move_transposed(std::int64_t rows, std::int64_t columns, const From* from, To* to,
+                                const Change& change) {
+  __shared__ float tile[side][side + 1];
+  constexpr int packs = side / N;
+  const std::int64_t across = (columns + side - 1) / side;
+  const std::int64_t row = blockIdx.x / across * side, column = blockIdx.x % across * side;
+  for (int i = static_cast<int>(threadIdx.x); i < side * packs; i += threads) {
+    const std::int64_t r = row + i / packs, c = column + i % packs * N;
+    if (r >= rows || c >= columns) continue;
+    const Pack<From, N> values = ananke::cuda::load<N>(from + r * columns + c);
+#pragma unroll
+    for (int j = 0; j < N; ++j) tile[i / packs][i % packs * N + j] = change(to_float(values.at[j]));
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < side * packs; i += threads) {
+    const std::int64_t r = row + i % packs * N, c = column + i / packs;
+    if (r >= rows || c >= columns) continue;
+    Pack<To, N> moved;
+#pragma unroll
+    for (int j = 0; j < N; ++j) moved.at[j] = from_float<To>(tile[i % packs * N + j][i / packs]);
+    ananke::cuda::store(to + c * rows + r, moved);
+  }
+}
+
+template <int N, class T>
 __global__ void load_kernel(std::int64_t rows, std::int64_t columns, bool transposed, double eps, const double* norms,
                             const float* matrices, T* x) {
   const std::int64_t at = blockIdx.y * rows * columns;
   const float divisor = divisor_of<T>(norms + blockIdx.y * norm_blocks, eps);
-  move_tile(rows, columns, transposed, matrices + at, x + at,
-            [&](float value) { return __fdiv_rn(rounded<T>(value), divisor); });
+  const auto change = [&](float value) { return __fdiv_rn(rounded<T>(value), divisor); };
+  if (transposed) {
+    move_transposed<N>(rows, columns, matrices + at, x + at, change);
+  } else {
+    move_flat<N>(rows * columns, matrices + at, x + at, change);
+  }
 }
 
-// x lies transposed where the matrix was.
-template <class T>
+// x [rows, columns] lies transposed where the matrix was.
+template <int N, class T>
 __global__ void store_kernel(std::int64_t rows, std::int64_t columns, bool transposed, const int* finite, const T* x,
                              float* matrices) {
   if (*finite == 0) return;
   const std::int64_t at = blockIdx.y * rows * columns;
-  move_tile(rows, columns, transposed, x + at, matrices + at, [](float value) { return value; });
+  const auto change = [](float value) { return value; };
+  if (transposed) {
+    move_transposed<N>(rows, columns, x + at, matrices + at, change);
+  } else {
+    move_flat<N>(rows * columns, x + at, matrices + at, change);
+  }
 }
 
-unsigned tiles_of(std::int64_t rows, std::int64_t columns) {
-  return static_cast<unsigned>(blocks_for(rows, side) * blocks_for(columns, side));
+unsigned blocks_to_move(std::int64_t rows, std::int64_t columns, bool transposed, int pack) {
+  const std::int64_t blocks = transposed ? blocks_for(rows, side) * blocks_for(columns, side)
+                                         : blocks_for(rows * columns, pack * packs_per_thread * threads);
+  return static_cast<unsigned>(blocks);
 }
 
 // One group of matrices on its way through the iteration.
 class Iteration {
  public:
-  Iteration(Products& products, cudaStream_t stream, const NewtonSchulz::Arguments& a, const Layout& n,
-            const Scratch& scratch)
-      : products_(products), stream_(stream), arguments_(a), n_(n), scratch_(scratch), dtype_(n.dtype) {}
+  // `steps`: the kernel for all steps, or null.
+  Iteration(Products& products, const sm90::NewtonSchulzSteps* steps, cudaStream_t stream,
+            const NewtonSchulz::Arguments& a, const Layout& n, const Scratch& scratch)
+      : products_(products), steps_(steps), stream_(stream), arguments_(a), n_(n), scratch_(scratch), dtype_(n.dtype) {}
 
   // In place on `count` matrices from `matrices` on.
   void run(float* matrices, std::int64_t count) {
-    with_elements(dtype_, [&](auto element) { load(matrices, count, element); });
-    for (int step = 0; step < arguments_.steps; ++step) {
-      const Factor x{scratch_.x, n_.l, false, n_.s * n_.l}, a{scratch_.a, n_.s, false, n_.s * n_.s};
-      const Factor b{scratch_.b, n_.s, false, n_.s * n_.s}, xt{scratch_.x, n_.l, true, n_.s * n_.l};
-      multiply(count, n_.s, n_.l, x, xt, 1, 0, nullptr, scratch_.a);
-      multiply(count, n_.s, n_.s, a, a, arguments_.c, arguments_.b, scratch_.a, scratch_.b);
-      multiply(count, n_.l, n_.s, b, x, 1, arguments_.a, scratch_.x, scratch_.y);
-      std::swap(scratch_.x, scratch_.y);
+    with_elements(dtype_, [&](auto element) {
+      with_whole_packs(matrices, [&](auto pack) { load<pack>(matrices, count, element); });
+    });
+    if (steps_) {
+      steps_->run(stream_, {count, n_.s, n_.l, scratch_.x, scratch_.y, scratch_.a, scratch_.b, scratch_.progress},
+                  arguments_.steps, arguments_.a, arguments_.b, arguments_.c);
+      if (arguments_.steps % 2 != 0) std::swap(scratch_.x, scratch_.y);
+    } else {
+      for (int step = 0; step < arguments_.steps; ++step) multiply_step(count);
     }
-    with_elements(dtype_, [&](auto element) { store(matrices, count, element); });
+    with_elements(dtype_, [&](auto element) {
+      with_whole_packs(matrices, [&](auto pack) { store<pack>(matrices, count, element); });
+    });
   }
 
  private:
-  template <class T>
+  // body(std::integral_constant<int, N>) with 8 elements at once where rows and columns allow it, else 1.
+  template <class Body>
+  void with_whole_packs(const float* matrices, const Body& body) const {
+    if (n_.s % 8 == 0 && packs_fit<float, 8>(n_.l, {matrices, scratch_.x, scratch_.y})) {
+      body(std::integral_constant<int, 8>{});
+    } else {
+      body(std::integral_constant<int, 1>{});
+    }
+  }
+  template <int N, class T>
   void load(const float* matrices, std::int64_t count, T) {
     const std::int64_t rows = n_.transposed ? n_.l : n_.s, columns = n_.transposed ? n_.s : n_.l;
     const auto number = static_cast<unsigned>(count);
-    norm_kernel<T><<<dim3(norm_blocks, number), threads, 0, stream_>>>(n_.s * n_.l, matrices, scratch_.norms);
+    norm_kernel<N == 1 ? 1 : 4, T>
+        <<<dim3(norm_blocks, number), threads, 0, stream_>>>(n_.s * n_.l, matrices, scratch_.norms);
     ANANKE_CUDA_LAUNCHED("newton_schulz: norms");
-    load_kernel<T><<<dim3(tiles_of(rows, columns), number), dim3(side, side_rows), 0, stream_>>>(
+    load_kernel<N, T><<<dim3(blocks_to_move(rows, columns, n_.transposed, N), number), threads, 0, stream_>>>(
         rows, columns, n_.transposed, arguments_.eps, scratch_.norms, matrices, static_cast<T*>(scratch_.x));
     ANANKE_CUDA_LAUNCHED("newton_schulz: load");
   }
-  template <class T>
+  template <int N, class T>
   void store(float* matrices, std::int64_t count, T) {
-    store_kernel<T><<<dim3(tiles_of(n_.s, n_.l), static_cast<unsigned>(count)), dim3(side, side_rows), 0, stream_>>>(
-        n_.s, n_.l, n_.transposed, data<const int>(arguments_.finite), static_cast<const T*>(scratch_.x), matrices);
+    const dim3 grid(blocks_to_move(n_.s, n_.l, n_.transposed, N), static_cast<unsigned>(count));
+    store_kernel<N, T><<<grid, threads, 0, stream_>>>(n_.s, n_.l, n_.transposed, data<const int>(arguments_.finite),
+                                                      static_cast<const T*>(scratch_.x), matrices);
     ANANKE_CUDA_LAUNCHED("newton_schulz: store");
+  }
+  void multiply_step(std::int64_t count) {
+    const Factor x{scratch_.x, n_.l, false, n_.s * n_.l}, a{scratch_.a, n_.s, false, n_.s * n_.s};
+    const Factor b{scratch_.b, n_.s, false, n_.s * n_.s}, xt{scratch_.x, n_.l, true, n_.s * n_.l};
+    multiply(count, n_.s, n_.l, x, xt, 1, 0, nullptr, scratch_.a);
+    multiply(count, n_.s, n_.s, a, a, arguments_.c, arguments_.b, scratch_.a, scratch_.b);
+    multiply(count, n_.l, n_.s, b, x, 1, arguments_.a, scratch_.x, scratch_.y);
+    std::swap(scratch_.x, scratch_.y);
   }
   // out[s, columns] = alpha a b + beta add, per matrix.
   void multiply(std::int64_t count, std::int64_t columns, std::int64_t terms, const Factor& a, const Factor& b,
@@ -188,6 +254,7 @@ class Iteration {
   }
 
   Products& products_;
+  const sm90::NewtonSchulzSteps* steps_;
   cudaStream_t stream_;
   const NewtonSchulz::Arguments& arguments_;
   const Layout& n_;
@@ -212,8 +279,10 @@ void CudaNewtonSchulz::run(Stream& stream, const Arguments& a) {
   Carve carve(a.workspace);
   const Scratch scratch = layout_scratch(carve, layout);
   const cudaStream_t on = raw(stream);
+  const bool own = kernels_ == GroupedKernels::sm90 && a.precision == Precision::bf16 &&
+                   steps_.faster(layout.s, layout.l) && reinterpret_cast<std::uintptr_t>(scratch.x) % 64 == 0;
   for (std::int64_t first = 0; first < n.count; first += layout.together) {
-    Iteration iteration(products_, on, a, layout, scratch);
+    Iteration iteration(products_, own ? &steps_ : nullptr, on, a, layout, scratch);
     iteration.run(data<float>(a.matrices) + first * n.rows * n.columns, std::min(layout.together, n.count - first));
   }
 }

@@ -139,8 +139,9 @@ __device__ __forceinline__ void clear_rows(std::uint32_t stage, int first) {
   sync_named(1 + C::consumers, 128 * C::consumers);
 }
 
-template <class C>
-__device__ __forceinline__ void multiply_tile(const Shared<C>& shared, int k_blocks, int k_last, int warpgroup,
+// `shared`: with a ring of stages as Shared<C> has it.
+template <class C, class Ring>
+__device__ __forceinline__ void multiply_tile(const Ring& shared, int k_blocks, int k_last, int warpgroup,
                                               Place<C::stages>& stage, float (&sum)[C::tile_n / 2]) {
   const bool speaks = threadIdx.x % 32 == 0;
   int before = 0;

@@ -69,6 +69,18 @@ __device__ __forceinline__ void lower_registers() {
 
 // What this thread wrote to shared memory is seen by wgmma and by copies that are started after it.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same for all memory, and the other way: what copies wrote is seen by what this thread tells others after it.
+__device__ __forceinline__ void fence_async_everywhere() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// Counters in device memory that blocks tell each other by what they have written.
+__device__ __forceinline__ void add_release(int* counter, int n) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
+}
+__device__ __forceinline__ int load_acquire(const int* counter) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
 
 __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -106,6 +118,20 @@ __device__ __forceinline__ void store_matrices(std::uint32_t row, std::uint32_t 
                                                std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c),
                "r"(d)
+               : "memory");
+}
+// Each of the four transposed: lane l gives the address of what becomes row l % 8.
+__device__ __forceinline__ void store_transposed(std::uint32_t row, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                                 std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+// What store_matrices() with the same address has stored.
+__device__ __forceinline__ void load_matrices(std::uint32_t row, std::uint32_t (&v)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(row)
                : "memory");
 }
 __device__ __forceinline__ void store_shared(std::uint32_t to, float a, float b) {

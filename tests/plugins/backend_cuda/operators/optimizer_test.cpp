@@ -1,4 +1,4 @@
-// AdamW, momentum, Newton-Schulz, and what travels.
+// AdamW, momentum, and what travels.
 #include <array>
 #include <cmath>
 #include <limits>
@@ -10,7 +10,6 @@ namespace {
 
 struct CudaAdamW : CudaOperator {};
 struct CudaMomentum : CudaOperator {};
-struct CudaNewtonSchulz : CudaOperator {};
 struct CudaWire : CudaOperator {};
 
 constexpr std::int64_t counts[] = {0, 1, 3, 1024, 1027, 50021};
@@ -87,58 +86,6 @@ TEST_F(CudaMomentum, MatchesTheHostBitForBit) {
       }
     }
   }
-}
-
-struct SchulzCase {
-  std::int64_t count, rows, columns;
-  int steps;
-  NewtonSchulz::Precision precision;
-};
-
-Results newton_schulz(Bench& bench, const SchulzCase& n, std::int32_t go) {
-  Floats values = random_floats(n.count * n.rows * n.columns, 1);
-  if (n.count > 1) std::fill_n(values.begin(), n.rows * n.columns, 0.0f);  // one of zeros
-  const Tensor matrices = bench.tensor(values, {n.count, n.rows, n.columns}), finite = bench.tensor(Ints{go}, {1});
-  const Region workspace = bench.scratch(bench->newton_schulz->workspace({n.count, n.rows, n.columns}));
-  bench->newton_schulz->run(bench.stream(),
-                            {matrices, n.steps, 3.4445, -4.775, 2.0315, 1e-7, n.precision, finite, workspace});
-  const bool f32 = n.precision == NewtonSchulz::Precision::f32;
-  return {result("matrices", bench.floats(matrices), go == 0 ? 0 : f32 ? 1e-4 : 0.06)};
-}
-
-TEST_F(CudaNewtonSchulz, MatchesTheHost) {
-  using enum NewtonSchulz::Precision;
-  for (const auto precision : {f32, bf16}) {
-    for (const SchulzCase& n : {SchulzCase{0, 3, 4, 5, precision},
-                                {1, 1, 1, 5, precision},
-                                {3, 4, 4, 5, precision},
-                                {2, 67, 131, 5, precision},
-                                {3, 129, 64, 5, precision},
-                                {2, 31, 37, 0, precision},
-                                {5, 256, 96, 3, precision}}) {
-      for (const std::int32_t go : {1, 0}) {
-        compare("newton_schulz " + std::to_string(n.rows) + " x " + std::to_string(n.columns),
-                [&](Bench& bench) { return newton_schulz(bench, n, go); }, {DType::f32});
-        if (HasFatalFailure()) return;
-      }
-    }
-  }
-}
-
-TEST_F(CudaNewtonSchulz, GivesAMatrixTheSameBitsAloneAndAmongOthers) {
-  const std::int64_t rows = 96, columns = 160, area = rows * columns;
-  const Floats all = random_floats(3 * area, 1);
-  const auto run = [&](const Floats& values, std::int64_t count) {
-    const auto bench = cuda_bench(DType::f32);
-    const Tensor matrices = bench->tensor(values, {count, rows, columns}), finite = bench->tensor(Ints{1}, {1});
-    const NewtonSchulz::Sizes sizes{count, rows, columns};
-    const Region workspace = bench->scratch(bench->operators().newton_schulz->workspace(sizes));
-    bench->operators().newton_schulz->run(
-        bench->stream(), {matrices, 5, 3.4445, -4.775, 2.0315, 1e-7, NewtonSchulz::Precision::bf16, finite, workspace});
-    return bench->floats(matrices);
-  };
-  const Floats together = run(all, 3), alone = run(Floats(all.begin() + 2 * area, all.end()), 1);
-  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + 2 * area));
 }
 
 Floats spoiled(std::int64_t n, unsigned seed, float scale) {
