@@ -1,7 +1,7 @@
 // All steps of a batch of Newton-Schulz iterations in one kernel:
 //   A = X X^T (gram),  B = b A + c A A (square),  X' = a X + B X (apply)
-// A and B are symmetric: only tiles [128, 256] that touch the lower triangle are computed, and what lies below the
-// diagonal is written at its mirrored place, too.
+// A and B are symmetric: only tiles [128, 256] that touch the lower triangle are computed, those that begin on the
+// diagonal half as wide, and what lies below the diagonal is written at its mirrored place, too.
 //
 // Blocks take tiles from a counter, in one order: all matrices' tiles of a product, then those of the next product. A
 // tile waits until its matrix's product before is complete, which tiles taken earlier are: no block waits for one that
@@ -33,12 +33,18 @@ struct StepTile {
   Phase phase;
   Which x;  // X before the step
   int row, column, k_blocks;
-  int needed;  // halves of tiles of the matrix that must be written before
-  int padding;
+  int needed;   // halves of tiles of the matrix that must be written before
+  bool narrow;  // begins on the diagonal: [128, 128], of rows of A and the same columns
+};
+
+// Such a tile's factors are the same rows: they lie in a stage once.
+struct NarrowConfig : Config<Ragged::m, Major::k, Major::k, __nv_bfloat16, 128, 3, 2> {
+  static constexpr int a_bytes = 0, stage_bytes = b_bytes;
 };
 
 struct StepConfig {
   using Symmetric = Config<Ragged::m, Major::k, Major::k, __nv_bfloat16>;  // gram, square
+  using Narrow = NarrowConfig;
   using Apply = Config<Ragged::m, Major::k, Major::mn, __nv_bfloat16>;
   static constexpr int tile_m = Apply::tile_m, tile_n = Apply::tile_n, slabs = Apply::slabs, halves = Apply::consumers;
   static constexpr int stages = Apply::stages, tile_slots = Apply::tile_slots, threads = Apply::threads;
@@ -122,6 +128,7 @@ class StepSchedule {
     const int rest = number - pair * (pair + 1);
     tile.row = (2 * pair + rest / (pair + 1)) * StepConfig::tile_m;
     tile.column = rest % (pair + 1) * StepConfig::tile_n;
+    tile.narrow = tile.row == tile.column;
   }
 
   const StepArguments& call_;
@@ -155,6 +162,7 @@ __device__ __forceinline__ void load_factors(const StepMaps& maps, const StepTil
   }
   const CUtensorMap& from = maps.tall[tile.phase == gram ? tile.x : a_square];
   load_box(to, from, k, tile.row, tile.matrix, barrier);
+  if (tile.narrow) return;
 #pragma unroll
   for (int i = 0; i < C::tile_n; i += 128) load_box(to_b + i * 128, from, k, tile.column + i, tile.matrix, barrier);
 }
@@ -174,9 +182,10 @@ __device__ __forceinline__ void produce_factors(const StepShared& shared, const 
     slot.advance();
     if (tile.matrix < 0) return;
     number = schedule.take();  // early: the answer takes a while
+    const int bytes = tile.narrow ? StepConfig::Narrow::stage_bytes : StepConfig::Apply::stage_bytes;
     for (int block = 0; block < tile.k_blocks; ++block) {
       wait(shared.empty(stage.at), stage.parity ^ 1);
-      arrive_expecting(shared.full(stage.at), StepConfig::Apply::stage_bytes);
+      arrive_expecting(shared.full(stage.at), bytes);
       load_factors(maps, tile, block, shared.stage(stage.at), shared.full(stage.at));
       stage.advance();
     }
@@ -187,10 +196,10 @@ __device__ __forceinline__ void produce_factors(const StepShared& shared, const 
 __device__ __forceinline__ void load_added(const StepMaps& maps, const StepTile& tile, int row, std::uint32_t slabs,
                                            std::uint32_t barrier) {
   const CUtensorMap& from = maps.low[tile.phase == square ? a_square : tile.x];
+  const int slabs_of_tile = tile.narrow ? StepConfig::Narrow::slabs : StepConfig::slabs;
   fence_async_everywhere();
-  arrive_expecting(barrier, StepConfig::half_bytes);
-#pragma unroll
-  for (int i = 0; i < StepConfig::slabs; ++i) {
+  arrive_expecting(barrier, slabs_of_tile * StepConfig::Apply::slab_bytes);
+  for (int i = 0; i < slabs_of_tile; ++i) {
     load_box(slabs + i * StepConfig::Apply::slab_bytes, from, tile.column + i * 64, row, tile.matrix, barrier);
   }
 }
@@ -250,8 +259,8 @@ __device__ __forceinline__ std::uint32_t packed(float low, float high) {
 }
 
 // Slab `index` of the half, where what is added lies: sums become alpha times themselves and beta times that.
-__device__ __forceinline__ void fill_adding(std::uint32_t slab, int index, float alpha, float beta,
-                                            float (&sum)[StepConfig::tile_n / 2]) {
+template <int N>
+__device__ __forceinline__ void fill_adding(std::uint32_t slab, int index, float alpha, float beta, float (&sum)[N]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32 % 4 * 16;
   const std::uint32_t row = slab + (first + lane % 16) * 128;
 #pragma unroll
@@ -271,8 +280,8 @@ __device__ __forceinline__ void fill_adding(std::uint32_t slab, int index, float
 }
 
 // Slab `index` of the half, transposed: rows of the slab are columns of the tile.
-__device__ __forceinline__ void fill_transposed(std::uint32_t slab, int index,
-                                                const float (&sum)[StepConfig::tile_n / 2]) {
+template <int N>
+__device__ __forceinline__ void fill_transposed(std::uint32_t slab, int index, const float (&sum)[N]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const auto pack = [&](int i) { return packed(sum[i], sum[i + 1]); };
   const std::uint32_t to = slab + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
@@ -295,8 +304,8 @@ template <class C>
 __device__ __forceinline__ void compute_tile(const StepShared& shared, const StepArguments& call, int half,
                                              std::uint32_t tile_empty, const StepTile& tile, Place<C::stages>& stage,
                                              int& parity) {
-  constexpr bool symmetric = std::is_same_v<C, StepConfig::Symmetric>;
-  float sum[C::tile_n / 2];
+  constexpr bool symmetric = !std::is_same_v<C, StepConfig::Apply>;
+  float sum[C::tile_n / 2] = {};  // not what a tile before has left: three kinds of sums are not kept at a time
   const std::uint32_t slabs = shared.half(half), ready = shared.ready(half), filled = shared.filled(half);
   const Phase phase = symmetric ? tile.phase : apply;
   multiply_tile<C>(shared, tile.k_blocks, tile_k, half, stage, sum);
@@ -335,6 +344,8 @@ __device__ __forceinline__ void compute_half(const StepShared& shared, const Ste
     slot.advance();
     if (tile.phase == apply) {
       compute_tile<C::Apply>(shared, call, half, empty, tile, stage, parity);
+    } else if (tile.narrow) {
+      compute_tile<C::Narrow>(shared, call, half, empty, tile, stage, parity);
     } else {
       compute_tile<C::Symmetric>(shared, call, half, empty, tile, stage, parity);
     }
