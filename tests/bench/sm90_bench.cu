@@ -520,7 +520,10 @@ class Iterated {
     check(cudaGetLastError(), "fill a matrix");
     reset();
   }
-  void reset() { check(cudaMemcpy(x_.data(), first_.data(), bytes(), cudaMemcpyDeviceToDevice), "fill memory"); }
+  void reset() {
+    check(cudaMemcpy(x_.data(), first_.data(), bytes(), cudaMemcpyDeviceToDevice), "fill memory");
+    check(cudaDeviceSynchronize(), "fill memory");  // streams of the device do not wait for copies
+  }
   std::size_t bytes() const { return static_cast<std::size_t>(batch.count * batch.s * batch.l) * 2; }
   void run(const NewtonSchulzSteps& own, cudaStream_t stream) {
     own.run(stream,

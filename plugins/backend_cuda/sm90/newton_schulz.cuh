@@ -258,24 +258,37 @@ __device__ __forceinline__ std::uint32_t packed(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&two);
 }
 
-// Slab `index` of the half, where what is added lies: sums become alpha times themselves and beta times that.
-template <int N>
-__device__ __forceinline__ void fill_adding(std::uint32_t slab, int index, float alpha, float beta, float (&sum)[N]) {
+// 16 columns of the half's slabs: sums become themselves, `scaled` alpha times, and beta times what lies there.
+template <bool scaled, int N>
+__device__ __forceinline__ void add_piece(int piece, float alpha, float beta, std::uint32_t (&pairs)[4],
+                                          float (&sum)[N]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int i = piece * 8 + 2 * j;
+    sum[i] = fmaf(beta, __uint_as_float(pairs[j] << 16), scaled ? alpha * sum[i] : sum[i]);
+    sum[i + 1] = fmaf(beta, __uint_as_float(pairs[j] & 0xffff0000u), scaled ? alpha * sum[i + 1] : sum[i + 1]);
+    pairs[j] = packed(sum[i], sum[i + 1]);
+  }
+}
+
+// All slabs of the half, where what is added lies.
+template <class C, bool scaled>
+__device__ __forceinline__ void fill_adding(std::uint32_t slabs, float alpha, float beta, float (&sum)[C::tile_n / 2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32 % 4 * 16;
-  const std::uint32_t row = slab + (first + lane % 16) * 128;
+  const std::uint32_t row = slabs + (first + lane % 16) * 128;
+  const auto at = [&](int piece) {
+    return row + piece / 4 * C::slab_bytes + ((piece % 4 * 2 + lane / 16) ^ lane % 8) * 16;
+  };
+  std::uint32_t even[4], odd[4];  // one arrives while the other is used
+  load_matrices(at(0), even);
 #pragma unroll
-  for (int piece = 0; piece < 8; piece += 2) {
-    const std::uint32_t at = row + ((piece + lane / 16) ^ lane % 8) * 16;
-    std::uint32_t pairs[4];
-    load_matrices(at, pairs);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int i = (index * 8 + piece) * 4 + 2 * j;
-      sum[i] = fmaf(beta, __uint_as_float(pairs[j] << 16), alpha * sum[i]);
-      sum[i + 1] = fmaf(beta, __uint_as_float(pairs[j] & 0xffff0000u), alpha * sum[i + 1]);
-      pairs[j] = packed(sum[i], sum[i + 1]);
-    }
-    store_matrices(at, pairs[0], pairs[1], pairs[2], pairs[3]);
+  for (int piece = 0; piece < C::slabs * 4; piece += 2) {
+    load_matrices(at(piece + 1), odd);
+    add_piece<scaled>(piece, alpha, beta, even, sum);
+    store_matrices(at(piece), even[0], even[1], even[2], even[3]);
+    if (piece + 2 < C::slabs * 4) load_matrices(at(piece + 2), even);
+    add_piece<scaled>(piece + 1, alpha, beta, odd, sum);
+    store_matrices(at(piece + 1), odd[0], odd[1], odd[2], odd[3]);
   }
 }
 
@@ -307,19 +320,19 @@ __device__ __forceinline__ void compute_tile(const StepShared& shared, const Ste
   constexpr bool symmetric = !std::is_same_v<C, StepConfig::Apply>;
   float sum[C::tile_n / 2] = {};  // not what a tile before has left: three kinds of sums are not kept at a time
   const std::uint32_t slabs = shared.half(half), ready = shared.ready(half), filled = shared.filled(half);
-  const Phase phase = symmetric ? tile.phase : apply;
+  const Phase phase = tile.phase;
   multiply_tile<C>(shared, tile.k_blocks, tile_k, half, stage, sum);
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive(tile_empty);
   wait(ready, parity);
   parity ^= 1;
-  if (phase == gram) {
+  if constexpr (!symmetric) {
+    fill_adding<C, false>(slabs, 1, call.a, sum);
+  } else if (phase == square) {
+    fill_adding<C, true>(slabs, call.c, call.b, sum);
+  } else {
 #pragma unroll
     for (int i = 0; i < C::slabs; ++i) fill_slab<C>(slabs + i * C::slab_bytes, i, sum);
-  } else {
-    const float alpha = phase == square ? call.c : 1, beta = phase == square ? call.b : call.a;
-#pragma unroll
-    for (int i = 0; i < C::slabs; ++i) fill_adding(slabs + i * C::slab_bytes, i, alpha, beta, sum);
   }
   hand_over(filled);
   if constexpr (symmetric) {
