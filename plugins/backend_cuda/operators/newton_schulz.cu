@@ -39,10 +39,11 @@ struct Layout {
 };
 
 struct Scratch {
-  void *x, *y;    // [together, s, l], of the precision's type
-  void *a, *b;    // [together, s, s]
-  double* norms;  // [together, norm_blocks]
-  int* progress;  // of the kernel that makes all steps
+  void *x, *y;      // [together, s, l], of the precision's type
+  void *a, *b;      // [together, s, s]
+  double* norms;    // [together, norm_blocks]
+  float* divisors;  // [together]
+  int* progress;    // of the kernel that makes all steps
 };
 
 Scratch layout_scratch(Carve& carve, const Layout& n) {
@@ -53,6 +54,7 @@ Scratch layout_scratch(Carve& carve, const Layout& n) {
   scratch.a = carve.take<std::byte>(square);
   scratch.b = carve.take<std::byte>(square);
   scratch.norms = carve.take<double>(n.together * norm_blocks);
+  scratch.divisors = carve.take<float>(n.together);
   scratch.progress = carve.take<int>(sm90::NewtonSchulzSteps::progress_ints(n.together));
   return scratch;
 }
@@ -83,14 +85,13 @@ __global__ void norm_kernel(std::int64_t area, const float* matrices, double* no
   if (threadIdx.x == 0) norms[blockIdx.y * norm_blocks + blockIdx.x] = sum;
 }
 
-// By whole warps.
+// What matrix blockIdx.x is divided by. One warp.
 template <class T>
-__device__ float divisor_of(const double* norms, double eps) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__global__ void divisor_kernel(double eps, const double* norms, float* divisors) {
   double sum = 0;
-  for (int i = lane; i < norm_blocks; i += 32) sum += norms[i];
-  const float norm = rounded<T>(static_cast<float>(sqrt(warp_sum(sum))));
-  return norm > static_cast<float>(eps) ? norm : static_cast<float>(eps);
+  for (int i = static_cast<int>(threadIdx.x); i < norm_blocks; i += 32) sum += norms[blockIdx.x * norm_blocks + i];
+  const float norm = rounded<T>(static_cast<float>(sqrt(warp_sum(sum)))), least = static_cast<float>(eps);
+  if (threadIdx.x == 0) divisors[blockIdx.x] = norm > least ? norm : least;
 }
 
 // to[i] = from[i], changed; rows and columns do not matter.
@@ -118,18 +119,26 @@ template <int N, class From, class To, class Change>
 __device__ void move_transposed(std::int64_t rows, std::int64_t columns, const From* from, To* to,
                                 const Change& change) {
   __shared__ float tile[side][side + 1];
-  constexpr int packs = side / N;
+  constexpr int packs = side / N, turns = side * packs / threads;
   const std::int64_t across = (columns + side - 1) / side;
   const std::int64_t row = blockIdx.x / across * side, column = blockIdx.x % across * side;
-  for (int i = static_cast<int>(threadIdx.x); i < side * packs; i += threads) {
-    const std::int64_t r = row + i / packs, c = column + i % packs * N;
-    if (r >= rows || c >= columns) continue;
-    const Pack<From, N> values = ananke::cuda::load<N>(from + r * columns + c);
+  Pack<From, N> values[turns];
 #pragma unroll
-    for (int j = 0; j < N; ++j) tile[i / packs][i % packs * N + j] = change(to_float(values.at[j]));
+  for (int k = 0; k < turns; ++k) {
+    const int i = static_cast<int>(threadIdx.x) + k * threads;
+    const std::int64_t r = row + i / packs, c = column + i % packs * N;
+    if (r < rows && c < columns) values[k] = ananke::cuda::load<N>(from + r * columns + c);
+  }
+#pragma unroll
+  for (int k = 0; k < turns; ++k) {
+    const int i = static_cast<int>(threadIdx.x) + k * threads;
+#pragma unroll
+    for (int j = 0; j < N; ++j) tile[i / packs][i % packs * N + j] = change(to_float(values[k].at[j]));
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < side * packs; i += threads) {
+#pragma unroll
+  for (int k = 0; k < turns; ++k) {
+    const int i = static_cast<int>(threadIdx.x) + k * threads;
     const std::int64_t r = row + i % packs * N, c = column + i / packs;
     if (r >= rows || c >= columns) continue;
     Pack<To, N> moved;
@@ -140,10 +149,10 @@ __device__ void move_transposed(std::int64_t rows, std::int64_t columns, const F
 }
 
 template <int N, class T>
-__global__ void load_kernel(std::int64_t rows, std::int64_t columns, bool transposed, double eps, const double* norms,
+__global__ void load_kernel(std::int64_t rows, std::int64_t columns, bool transposed, const float* divisors,
                             const float* matrices, T* x) {
   const std::int64_t at = blockIdx.y * rows * columns;
-  const float divisor = divisor_of<T>(norms + blockIdx.y * norm_blocks, eps);
+  const float divisor = divisors[blockIdx.y];
   const auto change = [&](float value) { return __fdiv_rn(rounded<T>(value), divisor); };
   if (transposed) {
     move_transposed<N>(rows, columns, matrices + at, x + at, change);
@@ -214,8 +223,10 @@ class Iteration {
     norm_kernel<N == 1 ? 1 : 4, T>
         <<<dim3(norm_blocks, number), threads, 0, stream_>>>(n_.s * n_.l, matrices, scratch_.norms);
     ANANKE_CUDA_LAUNCHED("newton_schulz: norms");
+    divisor_kernel<T><<<number, 32, 0, stream_>>>(arguments_.eps, scratch_.norms, scratch_.divisors);
+    ANANKE_CUDA_LAUNCHED("newton_schulz: divisors");
     load_kernel<N, T><<<dim3(blocks_to_move(rows, columns, n_.transposed, N), number), threads, 0, stream_>>>(
-        rows, columns, n_.transposed, arguments_.eps, scratch_.norms, matrices, static_cast<T*>(scratch_.x));
+        rows, columns, n_.transposed, scratch_.divisors, matrices, static_cast<T*>(scratch_.x));
     ANANKE_CUDA_LAUNCHED("newton_schulz: load");
   }
   template <int N, class T>
