@@ -172,8 +172,8 @@ int health(const HealthArguments& given) {
                            : given.format == "prometheus" ? report_prometheus(report)
                                                           : report_text(report, given.drain);
   std::fputs(text.c_str(), stdout);
-  check_output();
   if (given.drain) drain(report, site);
+  check_output();
   return static_cast<int>(report.exit_code());
 }
 

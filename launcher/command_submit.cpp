@@ -42,7 +42,11 @@ double measured_seconds(const Path& run_dir) {
   const RunRecords records = read_run_records(run_dir);
   double save = 0, step = 0;
   for (const RunEvent& event : records.events) {
-    if (event.kind() == RunEvent::CHECKPOINT) save = std::max(save, event.seconds());
+    if (event.kind() != RunEvent::CHECKPOINT) continue;
+    double seconds = event.seconds();
+    // Records of older versions have it in the text alone.
+    if (!event.has_seconds() && std::sscanf(event.text().c_str(), "written in %lf s", &seconds) != 1) continue;
+    save = std::max(save, seconds);
   }
   for (const auto& [number, record] : records.steps) step = std::max(step, record.seconds());
   return save + step;
@@ -209,13 +213,8 @@ int command_submit(const Arguments& arguments) {
     check_unused(run_dir);
   }
   check_chain(given, loaded);
-  // Refused here, and not after hours in the queue; but a node to log in on may lack what plugins need.
-  const int refused = ask_plugins(loaded, site);
-  if (refused == static_cast<int>(ErrorKind::plugin)) {
-    std::printf("note: the job's plugins cannot be loaded on this node (see above), so they are not asked\n");
-  } else if (refused != 0) {
-    return refused;
-  }
+  // Refused here, and not after hours in the queue.
+  if (const int refused = ask_plugins(loaded, site); refused != 0) return refused;
   const std::string script = render(given, loaded, site, run_dir, "");
   if (given.dry_run) {
     std::fputs(script.c_str(), stdout);

@@ -37,7 +37,7 @@ class PmixServer {
   void close() noexcept;
 
   ScratchFolder folder_;  // the library's sockets and files; removed with the server
-  std::string job_;     // namespace
+  std::string job_;       // namespace
   Descriptor wake_read_;
 };
 

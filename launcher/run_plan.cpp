@@ -60,7 +60,10 @@ void print_plan(const Job& job, const Site& site, const std::optional<ResumePoin
 }  // namespace
 
 int ask_plugins(const LoadedJob& loaded, const Site& site) {
-  return run_in_child("the check of the job", [&] { dry_run(loaded.job, site); });
+  const int refused = run_in_child("the check of the job", [&] { dry_run(loaded.job, site); });
+  if (refused != static_cast<int>(ErrorKind::plugin)) return refused;
+  std::printf("note: the job's plugins cannot be loaded on this node (see above), so they are not asked\n");
+  return 0;
 }
 
 int print_run_plan(const LoadedJob& loaded, const Site& site, bool resume) {

@@ -8,7 +8,8 @@ class Site;
 struct LoadedJob;  // runtime/config/job.h
 
 // What the job's plugins would refuse it for when its workers start: a type that the backend has no operators for, a
-// store that is not there. Prints that, and returns 0 or the exit code. They are loaded as for the plan.
+// store that is not there. Prints that, and returns 0 or the exit code. They are loaded as for the plan. A node to log
+// in on may lack what they need: where they cannot be loaded that is said, and is no refusal.
 int ask_plugins(const LoadedJob& loaded, const Site& site);
 
 // Prints the plan and returns the exit code; changes no file and starts no worker. The job's plugins are loaded, in a

@@ -13,10 +13,6 @@ inline bool on_gpus() { return std::getenv("ANANKE_TEST_GPUS") != nullptr; }
 // What one MoE layer without plugin ep reads a step: there the grouped MLP sees its offsets, forward and backward.
 inline std::uint64_t reads_of_experts() { return on_gpus() ? 2 : 0; }
 
-// What a microbatch's MoE layer reads by plugin ep, which has the host know how many tokens travel where ranks that
-// share a GPU are sent them through host memory.
-inline std::uint64_t reads_of_exchange() { return on_gpus() ? 1 : 0; }
-
 inline int test_gpus() { return on_gpus() ? std::atoi(std::getenv("ANANKE_TEST_GPUS")) : 0; }
 
 inline const char* test_backend(int ranks) {

@@ -152,7 +152,8 @@ void Reducer::zero(const Unit& unit) {
 
 SegmentViews Reducer::acquire(int index, bool& write) {
   Unit& unit = at(index);
-  const bool empty = unit.own_home ? !unit.open && !open(unit, index) : unit.written && std::exchange(unit.fresh, false);
+  const bool empty =
+      unit.own_home ? !unit.open && !open(unit, index) : unit.written && std::exchange(unit.fresh, false);
   if (empty) clear(unit);
   write = empty && unit.written;
   return segments_of(unit.home, unit.place);

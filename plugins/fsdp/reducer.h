@@ -1,8 +1,9 @@
 // Sums gradients at their owners.
 //
 // A whole unit's gradient has a home like its weights (slots.h), zeroed when an item first touches it (of experts, which
-// are most of a model, written by that item instead) and reduced when the last of a run of items has. Sums are f32: over the items of a run in the home, over ranks by the reduce-scatter,
-// over runs at the owner in schedule order, over replicas once, at the step's last gradient.
+// are most of a model, written by that item instead) and reduced when the last of a run of items has. Sums are f32: over
+// the items of a run in the home, over ranks by the reduce-scatter, over runs at the owner in schedule order, over
+// replicas once, at the step's last gradient.
 // BF16_ALL_TO_ALL: instead of the reduce-scatter the wire segment goes out in chunks, rounded to bf16, and the owner
 // adds what landed from all ranks, itself included, in f32 in rank order. Where the ranks of the axis reach each
 // other's memory it takes that from where they have rounded it: nothing lands, and the sums are the same. A unit that

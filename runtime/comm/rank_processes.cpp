@@ -144,8 +144,8 @@ Ended wait_for_one(std::vector<pid_t>& ranks, MeetingFolder& folder, const HeldS
 
 void run_rank_processes(int ranks, std::chrono::milliseconds deadline,
                         const std::function<void(int rank, Rendezvous& rendezvous)>& work) {
+  const HeldSignals signals;  // first: a signal that was held ends this process when the folder is gone
   MeetingFolder folder;
-  const HeldSignals signals;
   std::vector<pid_t> processes;
   std::signal(SIGCHLD, SIG_DFL);  // ignored, as some supervisors leave it, nobody could be waited for
   std::fflush(nullptr);           // or every rank prints it again

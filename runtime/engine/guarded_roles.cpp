@@ -58,6 +58,7 @@ class GuardedParameters final : public Guarded<Parameters> {
   }
   void start(const StartContext& context) override {
     placement_ = &context.placement;
+    table_ = &context.table;
     call("start", [&] { role_->start(context); });
     check_fragments(context.table);
     check_square_sums();
@@ -78,6 +79,11 @@ class GuardedParameters final : public Guarded<Parameters> {
     }
     if (views.gradient || use.phase != Phase::forward) {
       check_segments("the gradient's view", views.gradient, unit, DType::f32);
+    }
+    if (views.write_gradient) {
+      guard_.require(views.gradient && table_->units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts,
+                     "acquire", "asks for a gradient to be written, of unit {} in item {}: only a gradient of experts is",
+                     unit, item);
     }
     return views;
   }
@@ -143,6 +149,7 @@ class GuardedParameters final : public Guarded<Parameters> {
   int rank_;
   MeshCoordinates at_;
   const Placement* placement_ = nullptr;
+  const ParameterTable* table_ = nullptr;
   const Schedule* schedule_ = nullptr;
 };
 

@@ -37,8 +37,8 @@ struct SegmentViews {
 struct UnitViews {
   SegmentViews weights;   // not given when the use does not need them
   SegmentViews gradient;  // not given in a forward-only item
-  // The gradient holds nothing yet, not even zeros, but for padding: who makes it writes it whole. Of units of experts
-  // only; others are always added to.
+  // The gradient holds nothing yet, not even zeros, but behind its last parameter: who makes it writes its matrices
+  // whole. Of units of experts only; others are always added to.
   bool write_gradient = false;
 };
 
@@ -86,10 +86,10 @@ class Parameters {
   // What this rank owns, in the placement's order. Every replica holds equal values.
   virtual std::span<const OwnedFragment> fragments() = 0;
 
-  // A list of items begins; gathers may start at once. Gradients at the owner are those of this list alone when it has any gradient item.
-  // Every item acquires, reduces and releases what its UnitUses say, items in order; within an item a unit is acquired
-  // when it is needed (experts after the attention of a forward) and reduced and released when it is done with (experts
-  // before the attention of a backward). `schedule` must outlive finish().
+  // A list of items begins; gathers may start at once. Gradients at the owner are those of this list alone when it has
+  // any gradient item. Every item acquires, reduces and releases what its UnitUses say, items in order; within an item a
+  // unit is acquired when it is needed (experts after the attention of a forward) and reduced and released when it is
+  // done with (experts before the attention of a backward). `schedule` must outlive finish().
   virtual void begin(const Schedule& schedule) = 0;
   virtual UnitViews acquire(int item, int unit) = 0;
   virtual void release(int item, int unit) = 0;

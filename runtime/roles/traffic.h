@@ -35,8 +35,8 @@
 //   D       reductions: one for every microbatches_per_gather microbatches
 //   F       2 where recompute makes the dispatch again, else 1
 //   counts  none where the device alone knows them (plugin ep, counts): then the lines of all layers stand under the
-//   first in      copies of other ranks' tokens that arrive: a token has one copy for every rank of the axis but its
-//   own that
+//           first
+//   in      copies of other ranks' tokens that arrive: a token has one copy for every rank of the axis but its own that
 //           holds one or more of its k experts: at most min(k, N - 1)
 //   out     likewise of its own tokens, of which results come back
 //   lacking, returned, shared   elements of whole matrices (engine/matrix_work.h): of those that the rank transforms,

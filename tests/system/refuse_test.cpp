@@ -77,7 +77,7 @@ TEST_F(WrongWords, OutputThatCannotBeWrittenIsAFailure) {
                                              {"topology", "--nodes", "2"},
                                              {"check", job, "--run-dir", run_dir},
                                              {"run", job, "--run-dir", run_dir, "--print-config"},
-           {"run", job, "--run-dir", run_dir, "--dry-run"}}) {
+                                             {"run", job, "--run-dir", run_dir, "--dry-run"}}) {
     CommandProcess command(words, "/dev/full");
     EXPECT_EQ(command.wait(), lost) << fmt::format("{}", fmt::join(words, " "));
   }
