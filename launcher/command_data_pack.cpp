@@ -76,8 +76,9 @@ void check(const PackRequest& request, const CommandOptions& options) {
     options.misused(fmt::format("--rows-per-step is {}, no multiple of the {} ranks that share its rows",
                                 packing.rows_per_step, request.ranks));
   }
-  if (!std::isfinite(request.break_even) || request.break_even < 0) {
-    options.misused(fmt::format("--break-even is {}, it must be a length", request.break_even));
+  constexpr double longest = 1e15;  // beyond it sums of squares of costs are no numbers
+  if (!std::isfinite(request.break_even) || request.break_even < 0 || request.break_even > longest) {
+    options.misused(fmt::format("--break-even is {}, it must be a length, at most {}", request.break_even, longest));
   }
 }
 

@@ -62,8 +62,11 @@ void print_against_this_machine(const RankPlans& plans, const Site& site) {
   *needs[0].mutable_memory() = std::move(node);
   const RoomOptions options = room_options(site);
   const AdmissionVerdict verdict = judge_admission(needs, options);
-  std::printf("host memory of this machine, all %d ranks on it: %s\n", plans.ranks,
-              verdict.fits() ? "it fits" : ("DOES NOT FIT" + refusal_text(verdict, needs, options)).c_str());
+  const std::string said = verdict.fits()                ? "it fits"
+                           : verdict.shortages.empty() ? "nobody can say whether it fits"
+                                                       : "DOES NOT FIT";
+  std::printf("host memory of this machine, all %d ranks on it: %s%s\n", plans.ranks, said.c_str(),
+              verdict.fits() ? "" : refusal_text(verdict, needs, options).c_str());
 }
 
 void print(const LoadedJob& loaded, const Site& site) {

@@ -65,6 +65,7 @@ TEST(CommandData, RefusesWrongUse) {
   EXPECT_NAMES(with("--window-steps", "0"), "--window-steps is 0");
   EXPECT_NAMES(with("--open-rows", "0"), "--open-rows is 0");
   EXPECT_NAMES(with("--break-even", "-3"), "--break-even");
+  EXPECT_NAMES(with("--break-even", "1e308"), "--break-even");
   EXPECT_NAMES(misused("pack", {"none.h5:much", "--sequence-length", "8", "--rows-per-step", "2"}),
                "no number follows");
 }
