@@ -6,7 +6,7 @@ std::span<const ExitCode> exit_codes() {
   static constexpr ExitCode codes[] = {
       {ErrorKind::internal, "a bug of ours: an invariant did not hold"},
       {ErrorKind::usage, "wrong command line"},
-      {ErrorKind::config, "the job, site or mesh cannot be what is meant; nothing was started"},
+      {ErrorKind::config, "the job, site or mesh cannot be what is meant; no step was made"},
       {ErrorKind::plugin, "a plugin was refused or failed"},
       {ErrorKind::data, "token store, text, safetensors, Hugging Face folder or run folder unusable"},
       {ErrorKind::checkpoint, "no checkpoint usable, or one could not be written"},
