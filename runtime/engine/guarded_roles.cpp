@@ -82,7 +82,9 @@ class GuardedParameters final : public Guarded<Parameters> {
     }
     if (views.write_gradient) {
       guard_.require(views.gradient && table_->units()[static_cast<std::size_t>(unit)].kind == UnitKind::experts,
-                     "acquire", "asks for a gradient to be written, of unit {} in item {}: only a gradient of experts is",
+                     "acquire",
+                     "sets write_gradient for unit {} in item {}, whose gradient is added to: only experts' may be written; "
+                     "zero it and leave write_gradient false",
                      unit, item);
     }
     return views;

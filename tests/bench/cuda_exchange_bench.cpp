@@ -179,10 +179,5 @@ int run(int argc, char** argv) {
 }  // namespace ananke::testing
 
 int main(int argc, char** argv) {
-  try {
-    return ananke::testing::run(argc, argv);
-  } catch (const ananke::Error& error) {
-    fmt::print(stderr, "cuda_exchange_bench: {}\n", error.what());
-    return static_cast<int>(error.kind());
-  }
+  return ananke::testing::told("cuda_exchange_bench", [&] { return ananke::testing::run(argc, argv); });
 }

@@ -125,10 +125,5 @@ int run(int argc, char** argv) {
 }  // namespace ananke::testing
 
 int main(int argc, char** argv) {
-  try {
-    return ananke::testing::run(argc, argv);
-  } catch (const ananke::Error& error) {
-    fmt::print(stderr, "cuda_wire_bench: {}\n", error.what());
-    return static_cast<int>(error.kind());
-  }
+  return ananke::testing::told("cuda_wire_bench", [&] { return ananke::testing::run(argc, argv); });
 }

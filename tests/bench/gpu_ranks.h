@@ -68,6 +68,16 @@ inline pid_t start_again(std::vector<std::string> arguments, std::string variabl
   return process;
 }
 
+// The exit code of a bench; what it throws is said, by `name`, and its kind is the code.
+inline int told(const char* name, const std::function<int()>& run) {
+  try {
+    return run();
+  } catch (const Error& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return static_cast<int>(error.kind());
+  }
+}
+
 // The worst exit status.
 inline int wait_for_all(const std::vector<pid_t>& processes) {
   int worst = 0;

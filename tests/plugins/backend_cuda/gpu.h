@@ -125,27 +125,31 @@ struct GpuRank {
   Stream& network() { return device->stream(Resource::network); }
 };
 
-// Runs body(rank) as one thread per rank, rank r on GPU r; what each threw ("kind: message", empty: nothing).
-inline std::vector<std::string> run_gpu_ranks(int size, const std::function<void(GpuRank&)>& body,
-                                              std::chrono::milliseconds deadline = std::chrono::seconds(20)) {
+// Runs body(rank, its rendezvous) as one thread per rank; what each threw ("kind: message", empty: nothing).
+inline std::vector<std::string> errors_of_ranks(
+    int size, const std::function<void(int rank, std::unique_ptr<Rendezvous> rendezvous)>& body) {
   auto world = LocalWorld::create(size, std::chrono::seconds(60));
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      errors[static_cast<std::size_t>(r)] = error_of([&] {
-        GpuRank rank;
-        rank.rank = r;
-        rank.size = size;
-        rank.deadline = deadline;
-        rank.rendezvous = world->join(r);
-        rank.device = open_gpu(r);
-        body(rank);
-      });
-    });
+    threads.emplace_back([&, r] { errors[static_cast<std::size_t>(r)] = error_of([&] { body(r, world->join(r)); }); });
   }
   for (auto& thread : threads) thread.join();
   return errors;
+}
+
+// Likewise, rank r on GPU r.
+inline std::vector<std::string> run_gpu_ranks(int size, const std::function<void(GpuRank&)>& body,
+                                              std::chrono::milliseconds deadline = std::chrono::seconds(20)) {
+  return errors_of_ranks(size, [&](int r, std::unique_ptr<Rendezvous> rendezvous) {
+    GpuRank rank;
+    rank.rank = r;
+    rank.size = size;
+    rank.deadline = deadline;
+    rank.rendezvous = std::move(rendezvous);
+    rank.device = open_gpu(r);
+    body(rank);
+  });
 }
 
 }  // namespace ananke::testing

@@ -23,22 +23,12 @@ const bool prepared = [] {
 // What each rank threw, on the first GPU.
 std::vector<std::string> run_on_one_gpu(int size, const std::function<void(PeerRank&)>& body,
                                         cuda::PeerExchange::Setup setup = {}) {
-  auto world = LocalWorld::create(size, std::chrono::seconds(60));
-  std::vector<std::string> errors(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      errors[static_cast<std::size_t>(r)] = error_of([&] {
-        const auto rendezvous = world->join(r);
-        const auto device = open_gpu(0);
-        PeerRank me(r, size, *rendezvous, *device, setup);
-        body(me);
-        me.meet();
-      });
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return errors;
+  return errors_of_ranks(size, [&](int r, std::unique_ptr<Rendezvous> rendezvous) {
+    const auto device = open_gpu(0);
+    PeerRank me(r, size, *rendezvous, *device, setup);
+    body(me);
+    me.meet();
+  });
 }
 
 class PeersOnOneGpu : public ::testing::TestWithParam<int> {
